@@ -29,6 +29,9 @@ MARKS: tuple[Status, ...] = ("undertrained", "overfitted", "collapsed", "learned
 NAMED_BY_FILE = ("manifest", "conll", "embeddings")
 """Corpora of which there may be several, so that the name of the file tells which."""
 
+ROUNDING = 1e-12
+"""Figures that differ less are equal."""
+
 
 @dataclass(frozen=True)
 class MetricInfo:
@@ -368,9 +371,22 @@ class Evaluation:
     @property
     def ranked(self) -> list[str]:
         """Methods by the primary figure, best first; without those that lack folds for it."""
-        metric = "accuracy" if self.by_accuracy else self.task.primary
-        found = {name: one.mean for name in self.methods if (one := self.scores.find(name, metric))}
+        found = self._means(None, None)
         return sorted(found, key=lambda name: -found[name])
+
+    def best(self, metric: str | None = None, unit: str | None = None) -> list[str]:
+        """The method with the highest figure, or all that share it; empty if no method has it.
+
+        Args:
+            metric: None: the one that ranks the methods.
+            unit: None: the main one.
+        """
+        found = self._means(metric, unit)
+        return [name for name, value in found.items() if value > max(found.values()) - ROUNDING]
+
+    def _means(self, metric: str | None, unit: str | None) -> dict[str, float]:
+        metric = metric or ("accuracy" if self.by_accuracy else self.task.primary)
+        return {name: one.mean for name in self.methods if (one := self.scores.find(name, metric, unit))}
 
     def as_json(self) -> dict[str, Any]:
         """Content of the file. The fairness of a method also has its mark."""

@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 
 from daamctl.artifacts.audit import AUDIT
 from daamctl.artifacts.layer_sets import LAYERS
+from daamctl.data.sign_flip import sign_flip_floor
 from daamctl.errors import ArtifactError
 from daamctl.store.tables import read_frame
 
@@ -119,6 +120,11 @@ class Compared:
     def is_significant(self) -> bool:
         """Whether the two can be told apart after Holm's correction."""
         return self.p_holm is not None and self.p_holm <= ALPHA
+
+    @property
+    def detectable_here(self) -> float | None:
+        """`detectable`, unless so few units allow no p as small as `ALPHA`, however large the difference."""
+        return None if sign_flip_floor(self.units or 0) > ALPHA else self.detectable
 
     @property
     def units_needed(self) -> int | None:

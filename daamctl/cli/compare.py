@@ -181,7 +181,9 @@ def _paired_rows(entry: PairedMethods, result: PairedResult) -> list[list[str]]:
             ]
             ends = DASH if one.low is None or one.high is None else f"{_points(one.low)} to {_points(one.high)}"
             row += [_points(one.difference), ends]
-            rows.append([*row, *map(_p, (one.p, one.p_holm, one.p_folds, one.p_folds_holm)), _percent(one.detectable)])
+            rows.append(
+                [*row, *map(_p, (one.p, one.p_holm, one.p_folds, one.p_folds_holm)), _percent(one.detectable_here)]
+            )
     return rows
 
 

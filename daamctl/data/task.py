@@ -66,6 +66,7 @@ class Chance:
         uniform_log_loss: ln C.
         share_log_loss: log loss of always predicting the class frequencies, that is, their entropy.
         per_class: class -> number of items.
+        lacking: whether a fold of the evaluation lacks one of these C classes, so that its own C is smaller.
     """
 
     majority_class: str
@@ -74,6 +75,7 @@ class Chance:
     uniform_log_loss: float
     share_log_loss: float
     per_class: dict[str, int]
+    lacking: bool = False
 
 
 @dataclass(frozen=True)

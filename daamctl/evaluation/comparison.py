@@ -7,7 +7,7 @@ test is a sign-flip test over speakers, the secondary one a corrected t-test ove
 - With too few speakers, or speakers that are partly unknown, the test runs over folds, and the result gives the reason.
 - If every item is its own speaker, as with texts and images of unknown origin, the test runs over items.
 - With one fold (an official split) there is no secondary test: the correction does not cover runs that differ only in
-  their seed, because they share all training and test items.
+  their seed, because they share all test items.
 - Methods with other folds over the same items have no folds in common: items are paired by id, and no test runs over
   folds.
 
@@ -487,8 +487,8 @@ def _notes(family: Family, tables: Mapping[str, pl.DataFrame], task: Task) -> li
     several = len(family.methods) > 1
     if design.n_folds == 1 and several:
         notes.append(
-            "all seeds share the training and test items of the only fold, so the results hold for methods trained on "
-            "these items, and there is no secondary test"
+            "all seeds share the test items of the only fold, so the results hold for methods trained on the items of "
+            "these runs, and there is no secondary test"
         )
     if family.floor is not None and family.floor > family.alpha:
         notes.append(

@@ -26,7 +26,7 @@ import polars as pl
 from numpy.typing import NDArray
 from scipy import stats
 
-from daamctl.artifacts.evaluation import MARKS, Fairness, IdenticalPredictions, MethodFairness, Status
+from daamctl.artifacts.evaluation import MARKS, ROUNDING, Fairness, IdenticalPredictions, MethodFairness, Status
 from daamctl.artifacts.results import Fold, edges_of
 from daamctl.artifacts.terms import listed
 from daamctl.data.task import Task
@@ -45,7 +45,6 @@ LAST_SHARE = 0.1
 """A fold that selects an epoch within this last share of the epochs has not converged."""
 SAME_LOGITS = 1e-6
 """Largest relative difference between logits that count as equal (rounding)."""
-ROUNDING = 1e-12
 
 
 def assess(
@@ -222,7 +221,10 @@ def _gaps(
 
 def _beside(gap: float | None, where: str) -> list[str]:
     """How far a method is above or below its probe on a part of the data; nothing if it is not known."""
-    return [] if gap is None else [f"{100 * abs(gap):.1f} points {'below' if gap < 0 else 'above'} it on {where}"]
+    if gap is None:
+        return []
+    size = f"{100 * abs(gap):.1f} points"
+    return [f"{'equal to' if size == '0.0 points' else f'{size} below' if gap < 0 else f'{size} above'} it on {where}"]
 
 
 def _fold_means(values: Iterable[tuple[int, float]]) -> dict[int, float]:
@@ -340,8 +342,9 @@ def _not_above_chance(table: pl.DataFrame, task: Task) -> list[str]:
     over_units = method_intervals({"": table}, task=task, level=2 * LEVEL - 1)[""].metrics
     if any(one.low - chance[name] > ROUNDING for name, one in over_units.items()):
         return []
+    shown = mean(accuracies_of(table).values())  # as the report shows it
     return [
-        f"neither its accuracy, {100 * correct.mean():.1f} %, nor its balanced accuracy is above chance (most frequent "
+        f"neither its accuracy, {100 * shown:.1f} %, nor its balanced accuracy is above chance (most frequent "
         f"class: {100 * share:.1f} %)"
     ]
 

@@ -41,10 +41,10 @@ ERRORS = ("exact", "wrong_type", "wrong_boundaries", "wrong_both", "missed", "sp
 
 def sentence(evaluation: Evaluation) -> str:
     """Which tagger is best, and whether it differs from the reference."""
-    best = evaluation.ranked[0]
+    equal = evaluation.best(METRIC)
+    best = equal[0]
     f1, compared = evaluation.scores.figure(best, METRIC), against(evaluation, METRIC).get(best)
     level = f"F1 {percent(f1.mean)} % [{percent(f1.low)}, {percent(f1.high)}]"
-    equal = [name for name in evaluation.ranked if evaluation.scores.figure(name, METRIC).mean == f1.mean]
     text = f"{listed(equal)} {'finds' if len(equal) == 1 else 'find'} entities best: {level}"
     if 1 < len(equal) == len(evaluation.ranked):
         text = f"All methods find entities equally well: {level}"

@@ -139,7 +139,7 @@ def _pairs(verdict: Verdict) -> Table:
     for one in verdict.pairs:
         if one.metric == verdict.metric:
             gap = Number(one.difference, signed, low=one.low, high=one.high)
-            tests: list[Cell] = [Number(one.p, "p"), Number(one.p_holm, "p"), Number(one.detectable, shown)]
+            tests: list[Cell] = [Number(one.p, "p"), Number(one.p_holm, "p"), Number(one.detectable_here, shown)]
             rows.append([f"{one.first} − {one.second}", gap, *tests, str(one.wins), str(one.losses)])
     better = BETTER.get(verdict.metric, "closer")
     won = [f"First {better}", f"Second {better}"]

@@ -181,7 +181,7 @@ def _differences(found: ArmScores) -> Table:
                 Number(row.difference, kind, low=row.low, high=row.high),  # type: ignore[arg-type]
                 Number(row.p_holm, "p"),
                 f"{row.ahead if better > 0 else row.behind} of {row.runs}",
-                Number(row.detectable, small),  # type: ignore[arg-type]
+                Number(row.detectable_here, small),  # type: ignore[arg-type]
             ]
     ordered = [rows[arm, name] for arm in found.arms if arm != found.reference for name in METRICS]
     columns = ["Block", "Score", f"Minus {found.reference}{UNCORRECTED}", "p (Holm)", "Seeds better", "Detectable"]

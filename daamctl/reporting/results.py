@@ -98,7 +98,7 @@ def metrics(evaluation: Evaluation) -> Section:
         f"All metrics per {evaluation.item}, mean ± sample std over {runs(evaluation)}; percent, log loss in nats",
         ["Method", *(f"{one.alias}\u00a0{UP if one.higher_is_better else DOWN}" for one in described.values()), "n"],
         rows,
-        note=f"{UP} higher is better, {DOWN} lower is better. ECE (15 bins) is biased upwards if bins hold few items.",
+        note=say("note_metrics", UP, DOWN, evaluation.main_chance),
         foot=_no_model(evaluation.main_chance, list(described)),
     )
     return Section("metrics", "All metrics", [table, *_recalls(evaluation)])
@@ -151,7 +151,7 @@ def _seed_table(evaluation: Evaluation) -> Table:
     rows = [_by_run(evaluation, name, 1, seeds) for name in order(evaluation)]
     caption = f"Accuracy per {evaluation.item} in percent on the official test part, by seed"
     columns = ["Method", *(f"Seed {seed}" for seed in seeds), "Mean ± std", "n"]
-    return Table("folds", caption, columns, rows, note=say("note_seeds"))
+    return Table("folds", caption, columns, rows, note=say("note_seeds", evaluation))
 
 
 def speakers(evaluation: Evaluation) -> Section | None:
@@ -238,7 +238,7 @@ def _test_table(evaluation: Evaluation, metric: str) -> Table:
             second = [f"{one.ahead} of {one.runs}"]
         primary = [Number(value, "p") for value in (one.p, one.p_holm, one.floor)]
         counts = [Number(value, "count") for value in (one.wins, one.losses)]
-        rows.append([one.first, gap(one), *primary, *second, *counts, Number(one.detectable, "size")])
+        rows.append([one.first, gap(one), *primary, *second, *counts, Number(one.detectable_here, "size")])
     columns = [
         "Method", f"Difference (points){UNCORRECTED}", "Primary p", "Primary p (Holm)", "Smallest p possible",
         *(["Higher accuracy in seeds"] if official else ["Secondary p", "Secondary p (Holm)"]), "Wins", "Losses",
@@ -357,11 +357,7 @@ def _selection_text(evaluation: Evaluation) -> str:
     if evaluation.selection == "best-on-test" or not gains:
         return say("selection", evaluation, _test(evaluation), average=None, most=None, gain=None, tops=None)
     most = max(gains, key=lambda name: gains[name])
-    tops = {}
-    for rule, label in RULES.items():
-        figures_of = {name: evaluation.scores.find(name, rule, "clip") for name in evaluation.methods}
-        if known := {name: found.mean for name, found in figures_of.items() if found}:
-            tops[label] = max(known, key=lambda name: known[name])
+    tops = {label: listed(best) for rule, label in RULES.items() if (best := evaluation.best(rule, "clip"))}
     return say("selection", evaluation, _test(evaluation), mean(gains.values()), most, gains[most], tops)
 
 

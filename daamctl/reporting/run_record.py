@@ -192,7 +192,7 @@ def confusion(evaluation: Evaluation, raw_names: Mapping[str, str]) -> Section:
         table = _counts(evaluation, counts)
     best = next(iter(counts))
     right = np.diag(Confusion(counts[best]).shares)  # percent
-    label = f"Confusion matrices of {len(counts)} methods. Best method {best}: share of each actual class predicted "
+    label = f"Confusion matrices of {len(counts)} methods. {best}: share of each actual class predicted "
     if len(classes) > MAX_LISTED_CLASSES:
         label += (
             f"correctly from {right.min():.1f} to {right.max():.1f} %, half of the {len(classes)} classes above "

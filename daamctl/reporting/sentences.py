@@ -69,7 +69,8 @@ def _module(file: str) -> Any:
     environment.filters.update(
         count=count, figure=figure, gap=gap, listed=listed, p_value=p_value, percent=percent, plural=plural,
         points=points, sentence=sentence, spread=spread, with_article=with_article, fmt=format, held_out=terms.held_out,
-        is_official=terms.is_official, moment=terms.moment, runs=terms.runs, selection_rule=terms.selection_rule,
-        tested=terms.tested, tuned_rules=terms.tuned_rules, tuned_seeds=terms.tuned_seeds,
+        is_few_shot=terms.is_few_shot, is_official=terms.is_official, moment=terms.moment, runs=terms.runs,
+        selection_rule=terms.selection_rule, tested=terms.tested, tuned_rules=terms.tuned_rules,
+        tuned_seeds=terms.tuned_seeds,
     )  # fmt: skip
     return environment.get_template(f"{file}.j2").module

@@ -25,7 +25,7 @@ from daamctl.reporting.document import (
     percent,
     pooled,
 )
-from daamctl.reporting.entities import ALPHA, METRIC
+from daamctl.reporting.entities import METRIC
 from daamctl.reporting.figure_spec import COLOURS, DASHES, MARKERS, Axis, Line, Mark, Panel, Rule
 from daamctl.reporting.figure_spec import Figure as Drawing
 from daamctl.reporting.figures import drawn
@@ -57,9 +57,9 @@ class Point:
         return "all" if self.shots is None else str(self.shots)
 
     @property
-    def best(self) -> str:
-        """The method with the highest F1."""
-        return self.evaluation.ranked[0]
+    def best(self) -> list[str]:
+        """The method with the highest F1, or all that share it."""
+        return self.evaluation.best(METRIC)
 
     def f1(self, method: str) -> Figure | None:
         """F1 of a method."""
@@ -110,21 +110,22 @@ def _sentence(found: Sequence[Point]) -> str:
     parts = []
     for number in dict.fromkeys((0, len(found) - 1)):
         one = found[number]
-        f1 = one.evaluation.scores.figure(one.best, METRIC)
+        f1 = one.evaluation.scores.figure(one.best[0], METRIC)
         what = "all sentences" if one.shots is None else counted(one.shots, "shot")
         interval = f"[{percent(f1.low)}, {percent(f1.high)}]"
-        parts.append(f"with {what}, {one.best} finds entities best: F1 {percent(f1.mean)} % {interval}")
+        does = f"{listed(one.best)} {'finds' if len(one.best) == 1 else 'find'} entities best"
+        parts.append(f"with {what}, {does}: F1 {percent(f1.mean)} % {interval}")
     text = f"{'; '.join(parts)}."
     text = f"{text[0].upper()}{text[1:]}"
-    own = [point for point in found if point.best == point.evaluation.comparison.reference]
+    own = [point for point in found if point.evaluation.comparison.reference in point.best]
     if own:
         text += f" The best method is the reference {_where(own)}."
     if len(own) == len(found):
         return text
     differing = []
     for point in found:
-        compared = point.against.get(point.best)
-        if compared and compared.p_holm is not None and compared.p_holm <= ALPHA:
+        compared = [point.against.get(name) for name in point.best]
+        if all(one and one.is_significant for one in compared):
             differing.append(point)
     end = _where(differing) if differing else f"for no {'other ' if own else ''}number of shots"
     return f"{text} The best method differs from the reference by more than chance {end}."
@@ -156,8 +157,8 @@ def _figure(found: Sequence[Point]) -> Drawing:
         panels.append(
             Panel("Minus the reference", x, Axis("Minus the reference (points)", signed=True), gaps, (width, 3.2))
         )
-    tops = [(point.name, point.best, point.evaluation.scores.figure(point.best, METRIC)) for point in found]
-    best = "; ".join(f"{name}: {top} {percent(f1.mean)} %" for name, top, f1 in tops)
+    tops = [(point, point.evaluation.scores.figure(point.best[0], METRIC)) for point in found]
+    best = "; ".join(f"{point.name}: {listed(point.best)} {percent(f1.mean)} %" for point, f1 in tops)
     return Drawing("shots", f"Entity F1 against the number of shots. Best method: {best}.", {(): panels})
 
 

@@ -15,6 +15,11 @@ def is_official(evaluation: Evaluation) -> bool:
     return evaluation.num_folds == 1
 
 
+def is_few_shot(evaluation: Evaluation) -> bool:
+    """Whether every seed draws its own training sentences."""
+    return evaluation.provenance.config.get("train", {}).get("shots") is not None
+
+
 def runs(evaluation: Evaluation) -> str:
     """What means and deviations are taken over."""
     if is_official(evaluation):

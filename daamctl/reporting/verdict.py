@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from daamctl.artifacts.evaluation import Evaluation
-from daamctl.artifacts.scores import Compared
+from daamctl.artifacts.scores import Compared, Figure
 from daamctl.artifacts.statistics import Family
 from daamctl.artifacts.terms import encoder_label, listed, without_path
 from daamctl.reporting.document import ZERO, Block, Bullets, Facts, Section, Text, count, percent, spread
@@ -110,14 +110,17 @@ def headline(evaluation: Evaluation, *, declared: bool) -> Section:
     Args:
         declared: whether the settings name the reference.
     """
-    best = order(evaluation)[0]
-    top, chance, fairness = evaluation.accuracy(best), evaluation.main_chance, evaluation.fairness
+    reference, chance, fairness = evaluation.comparison.reference, evaluation.main_chance, evaluation.fairness
+    equal = sorted(evaluation.best("accuracy"), key=lambda name: name != reference)  # then nothing beats the reference
+    top = evaluation.accuracy(equal[0])
+    if len(equal) > 1:  # which share no more than the mean
+        top = replace(top, std=None, low=None, high=None)
     done = sum(len(part.runs) for part in evaluation.methods.values())
     wanted = done + sum(len(part.missing) for part in evaluation.methods.values())
-    short, verdict = _verdict(evaluation, best, declared=declared)
+    short, verdict = _verdict(evaluation, equal, top, declared=declared)
     facts = [
         ("Is the comparison fair?", {"fair": "yes", "not fair": "no"}.get(fairness.verdict, fairness.verdict)),
-        ("Best method", best),
+        ("Best method" if len(equal) == 1 else "Best methods", listed(equal)),
         (f"Accuracy per {evaluation.item}, mean ± sample std (n = {top.runs})", f"{spread(top)} %"),
     ]
     if top.low is not None:
@@ -129,9 +132,8 @@ def headline(evaluation: Evaluation, *, declared: bool) -> Section:
         (f"Accuracy of always answering “{chance.majority_class}”", f"{percent(chance.majority_fraction)} %"),
         (finished, f"{count(done)} of {count(wanted)}"),
     ]
-    texts = [verdict, outside([top], evaluation.item), what(evaluation), say("guess", evaluation, best)]
+    texts = [verdict, outside([top], evaluation.item), what(evaluation), say("guess", evaluation, top)]
     first = Text(fairness.text, caution=fairness.verdict == "not fair")
-    reference = evaluation.comparison.reference
     unfair = [sentence(group.text) for group in fairness.identical]
     if reference in evaluation.methods and doubtful(evaluation, [reference]) and len(evaluation.methods) > 1:
         unfair.insert(0, f"The reference is {reference}, so training alone may explain every difference from it.")
@@ -167,9 +169,9 @@ def _relabelled(family: Family | None, names: dict[str, str]) -> Family | None:
     return replace(family, methods=methods, reference=names[str(family.reference)])
 
 
-def _verdict(evaluation: Evaluation, best: str, *, declared: bool) -> tuple[str, str]:
-    """Whether the lead of the best method is significant: as a few words, and as a text."""
-    compared, others = evaluation.comparison, against(evaluation)
+def _verdict(evaluation: Evaluation, equal: Sequence[str], top: Figure, *, declared: bool) -> tuple[str, str]:
+    """Whether the lead of the first of the best methods is significant: as a few words, and as a text."""
+    best, compared, others = equal[0], evaluation.comparison, against(evaluation)
     family, reference, one = compared.family, compared.reference, others.get(best)
     below: list[str] = []
     doubts: list[str] = []
@@ -196,7 +198,8 @@ def _verdict(evaluation: Evaluation, best: str, *, declared: bool) -> tuple[str,
         result = "significant" if one.p_holm <= family.alpha else result
         short = "training may explain it" if doubts else result
         short = f"none over all test {evaluation.item}s" if behind else short
-    return short, say("verdict", evaluation, best, short, one, len(others), declared, below, doubts, behind, result)
+    facts = one, len(others), declared, below, doubts, behind, result
+    return short, say("verdict", evaluation, equal, top, short, *facts)
 
 
 def what(evaluation: Evaluation) -> str:

@@ -32,7 +32,7 @@ from daamctl.artifacts.layer_sets import find_ablation, find_truncation
 from daamctl.artifacts.layout import Layout
 from daamctl.artifacts.protocols import find_protocols
 from daamctl.artifacts.results import Fold, SearchPart, intact_folds
-from daamctl.artifacts.terms import encoder_label
+from daamctl.artifacts.terms import encoder_label, listed
 from daamctl.config import PIPELINES_DIR, RECIPES, Config
 from daamctl.config.corpus_keys import FILES
 from daamctl.corpora import CORPORA
@@ -416,7 +416,7 @@ def _tracked(evaluation: Evaluation, config: Config) -> tuple[dict[str, float], 
     found["methods"] = len(evaluation.methods)
     found["missing_folds"] = sum(len(entry.missing) for entry in evaluation.methods.values())
     tags = {
-        "best_method": best,
+        "best_method": listed(evaluation.best()),
         "reference": evaluation.comparison.reference,
         "unit": evaluation.main_unit,
         "fairness": evaluation.fairness.verdict,

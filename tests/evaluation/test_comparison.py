@@ -330,7 +330,8 @@ def test_where_speakers_cannot_carry_the_test_folds_do(sizes, change, unit, n, r
     assert (rows[0].unit, rows[0].units) == (unit, n)
     assert rows[0].p == rows[0].floor == result.floor == 2.0 ** (1 - n)
     assert rows[0].interval == (None if n < 6 else "sign-flip")
-    assert (rows[0].low is None) == (n < 6)
+    assert (rows[0].low is None) == (rows[0].detectable_here is None) == (n < 6)
+    assert rows[0].detectable is not None
     told = f"no p-value below {2.0 ** (1 - n):.4g} is possible, so no difference can be significant at 0.05, "
     told += "and none has an interval"
     assert (told in result.notes) == (n < 6)
@@ -451,8 +452,11 @@ def test_items_are_the_units_where_nobody_is_known():
     assert (design.unit, design.unit_word, design.source_word) == ("item", "text", "author")
     assert (design.n_units, design.n_items, design.n_speakers, design.n_folds) == (400, 400, None, 1)
     assert design.reason == "who wrote the texts is not known, so each text is its own unit"
-    assert any(note.startswith("all seeds share the training and test items of the only fold") for note in
-               result.notes)  # fmt: skip
+    # true also of few-shot trials, whose seeds draw their own training items
+    assert result.notes[1] == (
+        "all seeds share the test items of the only fold, so the results hold for methods trained on the items of "
+        "these runs, and there is no secondary test"
+    )
     assert not any("speaker" in note or "resample only" in note for note in result.notes)
     left, right = shares(tables["a"]), shares(tables["b"])
     d = np.array([share - right[item][3] for item, (*_, share) in left.items()])

@@ -79,7 +79,7 @@ def test_a_rate_that_is_too_small_shows_as_a_gap(tmp_path: Path) -> None:
     assert found.verdict == "not fair"
     assert found.text == (
         f"This comparison is not fair: mean is overfitted. mean: {-100 * gaps.mean():.1f} points below ridge-mean, "
-        "0.0 points above it on the training parts, 0.0 points above it on what was held out."
+        "equal to it on the training parts, equal to it on what was held out."
     )
     assert found.methods["ridge-mean"].status == "closed form"
 
@@ -262,6 +262,19 @@ def test_chance_over_folds_and_over_items(tmp_path: Path, skill: float, nothing:
             share = 100 * np.bincount(targets).max() / len(targets)
             assert one.reasons[0].startswith("neither its accuracy, ")
             assert f"nor its balanced accuracy is above chance (most frequent class: {share:.1f} %)" in one.reasons[0]
+
+
+def test_the_accuracy_of_a_method_at_chance_is_the_one_in_its_row(tmp_path: Path) -> None:
+    layout = write(tmp_path, {"mean": {"skill": 0.0, "folds": (1, 2, 3), "utterances": 120}})
+    (first, *others) = read_folds(layout.method("mean"))
+    few = first.predictions().head(12)
+    write_fold(layout, CONFIG, "mean", first.fold, first.seed, few)
+    parts = [items_of(part, "utterance") for part in (few, *(fold.predictions() for fold in others))]
+    level = 100 * np.mean([(part.predictions == part.targets).mean() for part in parts])
+    pooled = 100 * np.concatenate([part.predictions == part.targets for part in parts]).mean()
+    assert f"{level:.1f}" != f"{pooled:.1f}"
+    (reason,) = judge(layout, ["mean"]).methods["mean"].reasons
+    assert reason.startswith(f"neither its accuracy, {level:.1f} %, ")
 
 
 def test_one_good_fold_of_five_may_be_chance(tmp_path: Path) -> None:

@@ -13,6 +13,8 @@ from daamctl.artifacts.evaluation import Evaluation
 from daamctl.artifacts.scores import BEST_ON_TEST, LAST
 from daamctl.reporting.document import DASH, Section, Table, Text
 from daamctl.reporting.results import folds, results, selection
+from daamctl.reporting.results import tests as shown_tests
+from daamctl.reporting.sentences import say
 from tests.fixtures.compared import evaluation
 from tests.fixtures.records import parsed
 
@@ -27,8 +29,8 @@ def table_of(part: Section, key: str) -> list[list[str]]:
 def with_runs(found: Evaluation, values: Mapping[str, Mapping[str, list[float]]]) -> Evaluation:
     """With the accuracies of folds 1 to 5; method -> metric -> values, and their mean as figure."""
     frames = dict(found.scores.frames)
-    for method, metrics in values.items():
-        for metric, own in metrics.items():
+    for method, given in values.items():
+        for metric, own in given.items():
             chosen = (pl.col("method") == method) & (pl.col("metric") == metric)
             by_fold = dict(enumerate(own, start=1))
             value = pl.col("fold").replace_strict(by_fold, default=None, return_dtype=pl.Float64)
@@ -48,6 +50,14 @@ def test_every_method_stands_beside_its_difference() -> None:
     assert rows[2][-4:] == [DASH, DASH, DASH, "5"]
 
 
+@pytest.mark.parametrize(("units", "shown"), [(5, DASH), (6, "4.0")])  # of five, the smallest p is 0.0625
+def test_nothing_is_detectable_where_no_p_can_be_small_enough(units: int, shown: str) -> None:
+    data = evaluation({"none": 0.5, "mha": 0.6})
+    data["tables"]["comparisons"][0]["units"] = units
+    (row,) = table_of(shown_tests(parsed(data), declared=True), "tests-accuracy")
+    assert row[-1] == shown
+
+
 def test_folds_stand_under_their_numbers() -> None:
     found = with_runs(parsed(evaluation({"none": 0.5})), {"none": {"accuracy": [0.1, 0.2, 0.3, 0.4, 0.5]}})
     counts = replace(found.counts, groups={"2": "Ses02"})
@@ -62,6 +72,27 @@ def test_folds_stand_under_their_numbers() -> None:
     assert [block.key for block in part.blocks if isinstance(block, Table)] == ["folds", "units"]
     alike = folds(replace(found, counts=replace(counts, clip=100)))
     assert [block.key for block in alike.blocks if isinstance(block, Table)] == ["folds"]
+
+
+@pytest.mark.parametrize(
+    ("train", "told"),
+    [
+        ({}, "All seeds use the same training and test items."),
+        ({"shots": 8}, "All seeds use the same test items, but each draws its own training items."),
+    ],
+)
+def test_what_seeds_share_is_told(train: dict[str, int], told: str) -> None:
+    data = evaluation({"none": 0.5})
+    data["num_folds"] = 1
+    data["provenance"]["config"]["train"] = train
+    (table,) = [block for block in folds(parsed(data)).blocks if isinstance(block, Table)]
+    assert table.note.startswith(told)
+
+
+def test_classes_that_folds_lack_are_told_beside_the_figures_of_a_constant_answer() -> None:
+    chance, note = parsed(evaluation({"none": 0.5})).main_chance, "Some folds test no item of a class."
+    assert note not in say("note_metrics", "↑", "↓", chance)
+    assert note in say("note_metrics", "↑", "↓", replace(chance, lacking=True))
 
 
 def test_folds_that_are_missing_and_folds_that_never_were() -> None:
@@ -92,6 +123,17 @@ def test_what_choosing_on_the_test_items_is_worth() -> None:
     text = " ".join(block.text for block in part.blocks if isinstance(block, Text))
     assert "5.0 points" in text  # on average
     assert "Ahead only if the epoch is chosen on the test fold: mha." in text
+    assert "Best method: none as reported, mha best on test, mha at the end." in text
+
+
+@pytest.mark.parametrize(
+    ("ours", "told"), [(0.4, "none under all three rules"), (0.5, "none and mha as reported, none best on test, ")]
+)
+def test_the_best_method_of_every_rule_is_named(ours: float, told: str) -> None:
+    runs = RUNS | {"mha": {"accuracy": [ours] * 5, BEST_ON_TEST: [0.5] * 5, LAST: [0.4] * 5}}
+    part = selection(with_runs(parsed(evaluation({"none": 0.5, "mha": 0.4})), runs))
+    assert isinstance(part.blocks[0], Text)
+    assert f"Best method: {told}" in part.blocks[0].text
 
 
 @pytest.mark.parametrize(("reference", "inflated"), [("none", True), ("ridge-last", False)])

@@ -40,9 +40,32 @@ def test_lead_that_survives() -> None:
 def test_classes_that_folds_lack_raise_the_balanced_accuracy_of_a_constant_answer() -> None:
     data = evaluation({"none": 0.5, "sga": 0.6})
     assert "gives 40.0 % accuracy and 50.0 % balanced accuracy. " in f"{said(data)[1]} "
-    data["chance"]["utterance"]["uniform_fraction"] = 0.6
+    data["chance"]["utterance"] |= {"uniform_fraction": 0.6, "lacking": True}
     told = "60.0 % balanced accuracy, the latter as a mean over folds, of which some test no item of a class."
     assert told in said(data)[1]
+
+
+def test_few_shot_trials_train_on_items_of_their_own() -> None:
+    data = {**evaluation({"none": 0.5}), "num_folds": 1, "seeds": [1, 2]}
+    assert "the official split (300 clips for training, 100 held out for choosing), with 2 seeds." in said(data)[1]
+    data["provenance"] |= {"config": {"train": {"shots": 8}}, "clips_per_fold": [[1, 290, 80, 150], [1, 310, 80, 150]]}
+    told = "the official split (290 to 310 clips for training, 80 held out for choosing, drawn anew by each seed), with"
+    assert told in said(data)[1]
+
+
+def test_methods_with_the_same_accuracy_are_all_best() -> None:
+    data = evaluation({"none": 0.5, "sga": 0.6, "mha": 0.6})
+    data["methods"]["mha"]["value"] += 1e-15  # rounding
+    short, text = said(data)
+    assert short == "significant"
+    assert "sga (reconstructed) and mha have the highest mean accuracy per utterance, 60.0 % (n = 5)." in text
+    assert "The lead of sga (reconstructed) over the reference none, set by evaluate.reference, is +10.0 points" in text
+    (facts,) = [block for block in headline(labelled(parsed(data)), declared=True).blocks if isinstance(block, Facts)]
+    assert dict(facts.pairs)["Best methods"] == "sga (reconstructed) and mha"
+    short, text = said(evaluation({"mha": 0.6, "sga": 0.5, "none": 0.6}, "none"))
+    assert short == "it is the reference"
+    assert "none and mha have the highest mean accuracy" in text
+    assert "none is the reference, set by evaluate.reference, so no method beats the reference." in text
 
 
 def test_lead_that_does_not_survive() -> None:

@@ -278,6 +278,8 @@ def test_reconstructions_and_batch_dependence_are_named_wherever_figures_stand(t
 
 
 def test_the_balanced_accuracy_of_a_constant_answer_is_a_mean_over_folds_of_the_classes_they_test(layout):
+    evaluate.run(layout, CONFIG)
+    assert not read_evaluation(layout.stage("evaluate")).main_chance.lacking
     for method in ("none", "mha"):
         for fold in read_folds(layout.method(method))[:2]:
             rows = fold.predictions().filter(pl.col("label") != "sad")
@@ -285,6 +287,7 @@ def test_the_balanced_accuracy_of_a_constant_answer_is_a_mean_over_folds_of_the_
     evaluate.run(layout, CONFIG)
     chance = read_evaluation(layout.stage("evaluate")).chance
     assert [one.uniform_fraction for one in chance.values()] == pytest.approx([(2 / 3 + 3 / 4) / 5] * 2)
+    assert all(one.lacking for one in chance.values())
 
 
 def test_texts_of_unknown_origin_are_their_own_units(tmp_path):

@@ -50,12 +50,12 @@ def test_no_pipeline_may_have_the_name_of_the_report(family: Path) -> None:
 
 def test_where_the_reference_is_best_it_is_said() -> None:
     def point(number: int | None, best: str, p: float) -> Any:
-        f1, gap = SimpleNamespace(mean=0.5, low=0.4, high=0.6), SimpleNamespace(p_holm=p)
+        f1, gap = SimpleNamespace(mean=0.5, low=0.4, high=0.6), SimpleNamespace(is_significant=p <= 0.05)
         found = SimpleNamespace(
             scores=SimpleNamespace(figure=lambda *_: f1), comparison=SimpleNamespace(reference="mean")
         )
-        against = {} if best == "mean" else {best: gap}
-        return SimpleNamespace(name=str(number), shots=number, best=best, evaluation=found, against=against)
+        against = {name: gap for name in best.split() if name != "mean"}
+        return SimpleNamespace(name=str(number), shots=number, best=best.split(), evaluation=found, against=against)
 
     text = reporting._sentence([point(4, "lora", 0.3), point(16, "mean", 1.0)])
     assert text.endswith(
@@ -67,6 +67,12 @@ def test_where_the_reference_is_best_it_is_said() -> None:
     text = reporting._sentence([point(4, "lora", 0.3), point(16, "lora", 0.01)])
     assert text.endswith("]. The best method differs from the reference by more than chance for 16 shots.")
     assert reporting._sentence([point(4, "lora", 0.3)]).endswith("by more than chance for no number of shots.")
+    text = reporting._sentence([point(4, "lora mean", 1.0), point(16, "lora mha", 0.01)])
+    assert text == (
+        "With 4 shots, lora and mean find entities best: F1 50.0 % [40.0, 60.0]; with 16 shots, lora and mha find "
+        "entities best: F1 50.0 % [40.0, 60.0]. The best method is the reference for 4 shots. The best method differs "
+        "from the reference by more than chance for 16 shots."
+    )
     # without a number of shots, all sentences
     text = reporting._sentence([point(4, "lora", 0.3), point(None, "lora", 0.01)])
     assert text.endswith("]. The best method differs from the reference by more than chance with all sentences.")

@@ -300,7 +300,7 @@ class _Planner:
         task.work, task.memory_on = "layer groups", self.kind
         rank_by = choose_ranking(self.layout, self.config, known.sizes).name if known.sizes else settings.rank_by
         ranking = [one for one in self.of("train") if one.method == rank_by]
-        made = self._current(task, ranking, find_ablation)
+        made = self._current(task, [], find_ablation)
         upstream = [*self.of("extract"), *ranking]
         unlisted = "; ".join(self.config.unlisted().values())
         set_state(task, Obstacle(unlisted) if unlisted else None, upstream)
@@ -309,11 +309,14 @@ class _Planner:
             return
         size = known.method(str(rank_by))[0] if ranking else None
         order: list[int] | None = None  # known once the method is trained
+        keys: list[str] | None = None
         if not ranking or (size is not None and not size.density):
             order = []
         elif ranking[0].is_done:
             finished = intact_folds(self.layout.method(str(rank_by)))
-            order = ranked(layer_scores(fold for fold in finished if fold.seed in self.config.train.seeds))
+            finished = [fold for fold in finished if fold.seed in self.config.train.seeds]
+            order = ranked(layer_scores(finished))
+            keys = sorted(fold.result["run"]["key"] for fold in finished if order)
         layers = [layer for layer in known.vectors[0] if layer > 0]
         wanted = settings.k, settings.layers, layers, settings.presets
         try:
@@ -325,7 +328,7 @@ class _Planner:
         if method is None or not groups:
             method, groups = None, {}
         fresh = False  # whether the table is of what it would train
-        if made is not None and order in (None, made.ranking):
+        if made is not None and order in (None, made.ranking) and keys in (None, made.folds):
             now = (self.config.evaluate.unit, rank_by, method, groups)
             fresh = (made.unit, made.rank_by, made.method, made.sets) == now
         if method is None:
@@ -545,7 +548,11 @@ class _Planner:
         self._set_disk(task, QUICK_BYTES.get(task.stage, task.disk_bytes))
 
     def _current(self, task: Task, needed: Sequence[Task], find: Callable[[Path], T]) -> T | None:
-        """The record of a stage if it is newer than the results of the tasks that it reads, and these are done."""
+        """The record of a stage if it is newer than the results of the tasks that it reads, and these are done.
+
+        Args:
+            needed: those tasks; none if the record says what it was made of.
+        """
         file = folder_of(self.layout, task.stage) / STAGES[task.stage].finished
         if not file.is_file() or not file.stat().st_size:
             return None

@@ -102,6 +102,10 @@ def test_the_rule_of_fine_tuning_is_told_where_it_is_another_one() -> None:
     assert terms.tuned_rules(found) == {words: ["lora-r8"]}
     assert "so results are optimistic. Of lora-r8: training is reported as it ends" in say("what", found, "x", "a", [])
     assert "chosen on the test curve, except of lora-r8." in say("learning", found, probes=False)
+    assert "second training" not in say("learning", found, probes=False)
+    found.methods["lora-r8"] = replace(found.methods["lora-r8"], rule=Rule("dev-group", True, True, True))
+    told = "Of lora-r8, the curve of a held-out training group is from the training that chose the settings, the other"
+    assert told in say("learning", found, probes=False)
 
 
 @pytest.mark.parametrize(

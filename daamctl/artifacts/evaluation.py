@@ -28,7 +28,6 @@ MARKS: tuple[Status, ...] = ("undertrained", "overfitted", "collapsed", "learned
 """States that are shown in the label of a method."""
 NAMED_BY_FILE = ("manifest", "conll", "embeddings")
 """Corpora of which there may be several, so that the name of the file tells which."""
-
 ROUNDING = 1e-12
 """Figures that differ less are equal."""
 

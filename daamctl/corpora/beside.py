@@ -9,7 +9,6 @@ cuts.jsonl.gz                   a cut a line: a piece of a recording, with one s
 from __future__ import annotations
 
 import gzip
-import re
 import zlib
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -21,7 +20,7 @@ import polars as pl
 from daamctl.config.corpus_keys import TABLES
 from daamctl.corpora.conll import part_files
 from daamctl.corpora.files import SUFFIXES, alike, files_below, lines_of, match_names, read_table, read_text
-from daamctl.corpora.groups import PARTS, part_of
+from daamctl.corpora.groups import part_of
 from daamctl.errors import CorpusError
 from daamctl.store.tables import parsed_json
 
@@ -80,7 +79,7 @@ def listed_parts(lists: Sequence[Path], paths: Sequence[str]) -> tuple[dict[str,
     """
     found: dict[str, tuple[Path, list[str]]] = {}
     for file in lists:
-        part = next((PARTS[word] for word in re.split(r"[-_ .]", file.stem.lower()) if word in PARTS), None)
+        part = part_of(file.stem)
         if part is None or file.suffix.lower() != ".txt" or file.stat().st_size > LARGEST:
             continue
         try:

@@ -10,12 +10,16 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import PurePosixPath
 
+import polars as pl
+
+from daamctl.corpora import CORPORA
 from daamctl.corpora.groups import PARTS, parts_of
-from daamctl.data.item_names import coded_names
+from daamctl.data.item_names import NAMES, most_names
 from daamctl.errors import ConfigError, CorpusError, first_few
 
 FIELD = re.compile(r"\{(\w+)(?::(\d+|#)|(\+))?\}")
@@ -43,6 +47,7 @@ SESSION = re.compile(
 """What is numbered, but rather neither a class nor a speaker."""
 SEXES = {"f", "m", "w", "female", "male"}
 EXAMPLE = "{label}/{speaker}_{_}"
+CODES = "--labels CODE=NAME,... gives codes names"
 FEW_CODES = 12
 """Codes of classes are rarely more."""
 
@@ -58,7 +63,6 @@ class NamePattern:
     """
 
     text: str
-    fields: tuple[str, ...]
     regex: re.Pattern[str]
     doubts: tuple[str, ...] = ()
 
@@ -95,7 +99,7 @@ class NamePattern:
             raise _wrong(text, "it has no {label}")
         # people leave the suffix out, and mean any
         suffix = "" if PurePosixPath(FIELD.sub("x", text)).suffix else r"(?:\.[^./]+)?"
-        return cls(text, tuple(fields), re.compile(f"(?:.*/)?{''.join(parts)}{suffix}"))
+        return cls(text, re.compile(f"(?:.*/)?{''.join(parts)}{suffix}"))
 
     def read(self, path: str) -> dict[str, str] | None:
         """Field -> value of a relative POSIX path; None if it does not fit."""
@@ -124,7 +128,7 @@ class _Part:
     values: tuple[str, ...]
     numbered: bool = False
 
-    @property
+    @cached_property
     def counts(self) -> Counter[str]:
         """Value -> number of paths."""
         return Counter(self.values)
@@ -134,19 +138,22 @@ class _Part:
 
         Pieces of a name that differ in their numbers alone, such as dia0 and dia1, are none.
         """
-        counts = self.counts
-        times = sorted(counts.values())
+        times = sorted(self.counts.values())
         return (
-            2 <= len(counts) <= MOST_CLASSES
+            2 <= len(times) <= MOST_CLASSES
             and times[len(times) // 2] > 1
-            and (self.is_folder or len({re.sub(r"\d+", "", value) for value in counts}) > 1)
-            and all(WORD.search(value) and not NUMBERED.fullmatch(value) for value in counts)
+            and (self.is_folder or len(self.without_numbers()) > 1)
+            and all(WORD.search(value) and not NUMBERED.fullmatch(value) for value in self.counts)
+            and not _has_parts(self.counts)
         )
+
+    def without_numbers(self) -> set[str]:
+        """What is left of its values without digits."""
+        return {re.sub(r"\d+", "", value) for value in self.counts}
 
     def is_series(self) -> bool:
         """Whether it is a level of folders with one name and different numbers, as session1 and session2."""
-        names = {re.sub(r"\d+", "", value) for value in self.counts}
-        return self.is_folder and len(names) == 1 and names != {""}
+        return self.is_folder and len(self.without_numbers()) == 1 and self.without_numbers() != {""}
 
     def is_emotion(self) -> bool:
         """Whether most of its values name emotions."""
@@ -160,6 +167,10 @@ class _Part:
         """Whether each of its values, if not empty, stands with one value of the other."""
         pairs = {(own, value) for own, value in zip(self.values, other.values, strict=True) if own}
         return len(pairs) == len(self.counts.keys() - {""})
+
+    def equals(self, other: _Part) -> bool:
+        """Whether each tells the other."""
+        return self.tells(other) and other.tells(self)
 
     def crosses(self, other: _Part) -> bool:
         """Whether neither tells the other."""
@@ -180,12 +191,52 @@ class _Part:
 
     def could_name_speakers(self, labels: Sequence[str]) -> bool:
         """Whether its values look like names of speakers, most of whom have several labels."""
-        counts = self.counts
         several = Counter(value for value, _ in set(zip(self.values, labels, strict=True)))
-        most_have = sum(number > 1 for number in several.values()) * 2 >= len(counts)
+        most_have = sum(number > 1 for number in several.values()) * 2 >= len(several)
         # folders may be named after people
-        named = all(NUMBERED.fullmatch(value) for value in counts) or self.is_folder
-        return 1 < len(counts) <= len(labels) // 2 and most_have and named
+        named = self.is_folder or all(map(NUMBERED.fullmatch, several))
+        return 1 < len(several) <= len(labels) // 2 and most_have and named and not _has_parts(several)
+
+
+@dataclass(frozen=True)
+class _Layout:
+    """Paths, and of those in the most frequent form the parts: a stray file should not decide how others are read."""
+
+    every: Sequence[str]
+    form: _Form
+    paths: Sequence[str]
+    parts: Sequence[_Part]
+
+    @classmethod
+    def of(cls, every: Sequence[str]) -> _Layout:
+        """The layout of relative POSIX paths."""
+        forms = [_form(path) for path in every]
+        form = Counter(forms).most_common(1)[0][0]
+        paths = [path for path, other in zip(every, forms, strict=True) if other == form]
+        values = zip(*(_parts(path, form) for path in paths), strict=True)
+        return cls(every, form, paths, [_Part(place, place < form[0], one) for place, one in enumerate(values)])
+
+    def written(self, names: Mapping[int, str]) -> str:
+        """The pattern with these fields at these places, and the first level of parts of a split as the group."""
+        group = next((part.place for part in self.parts if _is_split(part.counts)), None)
+        fields = ["group" if place == group else SKIPPED for place in range(len(self.parts))]
+        return _written([names.get(place, field) for place, field in enumerate(fields)], self.form)
+
+    def pattern(self, label: _Part, speaker: _Part | None = None) -> NamePattern:
+        """The pattern that reads these parts."""
+        names = {label.place: f"label}}{{{SKIPPED}:#" if label.numbered else "label"}  # within braces: {label}{_:#}
+        text = self.written(names if speaker is None else {**names, speaker.place: "speaker"})
+        if speaker is not None and not speaker.is_folder and speaker.place > self.form[0]:
+            before = self.parts[speaker.place - 1]
+            if before.are_sexes() and before.crosses(speaker):  # F_01 and M_01 are two
+                text = re.sub(rf"\{{{SKIPPED}\}}([-_. ]+)\{{speaker\}}", "{speaker+}", text)
+        pattern = NamePattern.parse(text)
+        # .jpg of 1.jpg would be taken for the number of cat.1.jpg, and that of 1.cat.jpg for a part of the label
+        ending = Counter(PurePosixPath(path).suffix for path in self.paths).most_common(1)[0][0]
+        read = pattern.read(next(path for path in self.paths if path.endswith(ending)))
+        is_part = read is None or any(value.endswith(ending) for value in read.values())
+        of_others = (path for path in self.every if len(_form(path)[1]) < len(self.form[1]) and pattern.read(path))
+        return NamePattern.parse(text + ending) if ending and (is_part or any(of_others)) else pattern
 
 
 def propose(paths: Sequence[str], *, by_folder: bool = False, folder: str = "FOLDER") -> NamePattern:
@@ -201,138 +252,161 @@ def propose(paths: Sequence[str], *, by_folder: bool = False, folder: str = "FOL
         folder: where the paths are, for messages.
 
     Raises:
-        CorpusError: nothing looks like a label, or the names are of a corpus that tells it by a code; the message shows
-            how to write a pattern for the first path.
+        CorpusError: nothing looks like a label, or the names are of a corpus that tells it by a code or not at all; the
+            message shows how to write a pattern for the first path.
     """
-    # a README or a stray file should not decide how the others are read
-    forms = Counter(_form(path) for path in paths)
-    form = forms.most_common(1)[0][0]
-    own = [path for path in paths if _form(path) == form]
-    num_folders = form[0]
-    parts = [
-        _Part(place, place < num_folders, values)
-        for place, values in enumerate(zip(*(_parts(path, form) for path in own), strict=True))
-    ]
-    splits = [part for part in parts if _is_split(part.counts)]
-    worded = [one for part in parts if (one := part.words())]
-    could = [part for part in (*parts, *worded) if part.could_label() and not _has_parts(part.counts)]
-    sessions = [part for part in could if not part.rank()]
-    labels = [part for part in could if part not in sessions]
-    known = coded_names(paths)
-    code = NamePattern.parse(known[1]) if known and known[1] else None
-    read = [code.read(path) or {} for path in own] if code else []
-    codes, voices = (_Part(-1, False, tuple(one.get(name, "") for one in read)) for name in ("label", "speaker"))
-    if known and (not read or len(codes.counts.keys() - {""}) > 2):
-        corpus, coded = known
-        # folders that agree with the code, as those of emotions do, are labels
-        agreeing = [part for part in labels if (codes.tells(part) if read else part.is_emotion())]
-        if not agreeing:
-            ways = [f"say where it is: --pattern '{coded}'; --labels CODE=NAME,... gives codes names"] if coded else []
-            ways += [f"daamctl download {corpus.lower()} --from {folder}"] if corpus in ("EmoDB", "IEMOCAP") else []
-            folders = [part for part in labels if part.is_folder][-1:]
-            ways += [f"if {_few(one)} are the classes: --pattern '{_pattern(parts, form, one)}'" for one in folders]
-            raise CorpusError(
-                f"nothing in the names of the files looks like a label, e.g. {first_few(paths[:3])}; {corpus} "
-                f"{'tells it by a code' if coded else 'does not tell it there'}",
-                fix="; or ".join(ways),
-            )
-        labels = agreeing
-    else:
-        known, code, read = None, None, []
-    example = _example(parts, form)
+    layout = _Layout.of(paths)
+    worded = [one for part in layout.parts if (one := part.words())]
+    could = [part for part in (*layout.parts, *worded) if part.could_label()]
+    sessions, labels = ([part for part in could if (part.rank() == 0) is kind] for kind in (True, False))
+    if (corpus := most_names(paths)) and (pattern := _of_corpus(corpus, layout, labels, folder)):
+        return pattern
     if not labels and by_folder and (pattern := _by_folder(paths)) is not None:
         return replace(pattern, doubts=tuple(_series_doubt(part) for part in sessions[-1:]))
-    if len(forms) > 1 and not any(part.is_folder for part in labels) and (pattern := _by_stem(paths)) is not None:
+    is_mixed = len(layout.paths) < len(paths) and not any(part.is_folder for part in labels)
+    if is_mixed and (pattern := _by_stem(paths)) is not None:
         return pattern
     if not labels and not sessions:
-        if of_parts := [part for part in parts if _has_parts(part.counts)]:  # what agrees with them is no class either
-            free = [part for part in parts if part.is_folder and len(part.counts) > 1 and not any(
-                len({*zip(part.values, one.values, strict=True)}) == len(one.counts) for one in of_parts)]  # fmt: skip
-            names = {part.place: "group" for part in splits[:1]} | {part.place: "label" for part in free[:1]}
-            example = _written([names.get(part.place, SKIPPED) for part in parts], form) if free else ""
-        where = f"say where it is, e.g. --pattern '{example}'; {{_}} skips a part, {{label:1}} is one character; "
-        raise CorpusError(
-            f"nothing in the names of the files looks like a label, e.g. {first_few(paths[:3])}",
-            fix=f"{where}--labels CODE=NAME,... gives codes names" if example else LIST_THEM,
+        # what agrees with the parts of a split is no class either
+        of_parts = [part for part in layout.parts if _has_parts(part.counts)]
+        several = [part for part in layout.parts if part.is_folder and len(part.counts) > 1]
+        free = [part for part in several if not any(one.tells(part) for one in of_parts)]
+        example = _example(layout) if not of_parts else layout.written({free[0].place: "label"}) if free else ""
+        where = f"say where it is, e.g. --pattern '{example}'; {{_}} skips a part, {{label:1}} is one character"
+        raise _no_label(paths, f"{where}; {CODES}" if example else LIST_THEM)
+    label = _label_of(labels or sessions)
+    speaker, others = _speaker_of(layout, label, by_folder=by_folder)
+    spoken = speaker is not None and set(speaker.counts) == set(DIGITS) and speaker.place < label.place
+    if speaker is not None and spoken and not label.is_folder and not label.is_emotion():  # as 0_jackson_1
+        label, speaker, others = speaker, label, []
+    pattern = layout.pattern(label, speaker)
+    doubts = [_series_doubt(label, EXAMPLE if by_folder else _example(layout))] if label.is_series() else []
+    # plain numbers may be codes of classes
+    codes = [speaker] if speaker is not None and speaker.rank() == 1 and len(speaker.counts) <= FEW_CODES else []
+    words = {part.place: part for part in (*could, *codes) if part.place != label.place and part.crosses(label)}
+    for part in [] if label.is_emotion() else words.values():
+        is_swapped = speaker is not None and part.place == speaker.place
+        who = label if is_swapped or (label.is_folder and (speaker is None or speaker.rank() < 2)) else speaker
+        doubts.append(_instead("label", pattern, layout.pattern(part, who), layout.paths))
+    doubts += [_instead("speaker", pattern, layout.pattern(label, part), layout.paths) for part in others]
+    return replace(pattern, doubts=(*doubts, *_speaker_doubts(layout, pattern, label, speaker)))
+
+
+def _speaker_doubts(layout: _Layout, pattern: NamePattern, label: _Part, speaker: _Part | None) -> list[str]:
+    """Whether speakers may be sessions, or two of different sex have one number."""
+    if speaker is None:
+        return []
+    doubts, who = [], _few(speaker)
+    if not speaker.rank():
+        without = layout.pattern(label).text
+        doubts.append(f"{who} are taken for the speakers, for want of others; without: --pattern '{without}'")
+    sexes = [part for part in layout.parts if part.are_sexes() and part.place != label.place and part.crosses(speaker)]
+    if "{speaker}" in pattern.text:
+        told = f"{who} are each one speaker, though they stand with"
+        doubts += [f"{told} {_few(part)}; if they are two, rename them" for part in sexes]
+    return doubts
+
+
+def _of_corpus(corpus: str, layout: _Layout, labels: Sequence[_Part], folder: str) -> NamePattern | None:
+    """The pattern for a corpus whose names tell the class by a code, or not at all; labels are folders that may.
+
+    They agree with the code, or name the emotions of a corpus of emotions, or are around the corpus's own folders.
+    None: the names tell less than three codes, so they are rather of something else.
+
+    Raises:
+        CorpusError: there is no such folder.
+    """
+    names, is_own = NAMES[corpus], corpus.lower() in CORPORA
+    code = NamePattern.parse(names.label) if names.label else None
+    if code is not None:
+        codes = _Part(-1, False, tuple((code.read(path) or {}).get("label", "") for path in layout.paths))
+        if len(codes.counts.keys() - {""}) < 3:
+            return None
+        found = [part for part in labels if codes.tells(part)]
+    elif is_own:
+        found = [part for part in labels if part.is_emotion()]
+    else:
+        found = [part for part in labels if part.place < layout.form[0] - names.form.count("/")]
+    if not found and code is None and not is_own:
+        fix = f"for the speakers as classes: --pattern '{names.by_speaker}'; or " if names.by_speaker else ""
+        raise CorpusError(f"the names of {corpus} tell the {names.word}, but no class", fix=f"{fix}{LIST_THEM}")
+    if not found:
+        ways = [f"say where it is: --pattern '{names.label}'; {CODES}"] if code else []
+        ways += [f"daamctl download {corpus.lower()} --from {folder}"] if is_own else []
+        folders = [part for part in labels if part.is_folder][-1:]
+        ways += [f"if {_few(part)} are the classes: --pattern '{layout.pattern(part).text}'" for part in folders]
+        told = f"; {corpus} {'tells it by a code' if code else 'does not tell it there'}"
+        raise _no_label(layout.every, "; or ".join(ways), told)
+    label, tells = _label_of(found), _Part(-1, False, tuple(names.groups(pl.Series(layout.paths))))
+    speakers = [part for part in layout.parts if names.word == "speaker" and part.equals(tells)]
+    pattern = layout.pattern(label, next((part for part in speakers if part.place != label.place), None))
+    others = [] if code or label.is_emotion() else [part for part in found if part.crosses(label)]
+    doubts = [_instead("label", pattern, layout.pattern(part), layout.paths) for part in others]
+    if code and any(pattern.read(path) is None and code.read(path) for path in layout.every):
+        doubts.append(
+            f"the code of {corpus} tells the class of those too that the pattern leaves out: --pattern '{names.label}'"
         )
-    folders = [part for part in labels if part.is_folder]
+    return replace(pattern, doubts=tuple(doubts))
+
+
+def _no_label(paths: Sequence[str], fix: str, more: str = "") -> CorpusError:
+    told = f"nothing in the names of the files looks like a label, e.g. {first_few(paths[:3])}{more}"
+    return CorpusError(told, fix=fix)
+
+
+def _label_of(labels: Sequence[_Part]) -> _Part:
+    """The label of parts that could be it: one of emotions, rather a folder, the innermost; else the first piece."""
     emotions = [part for part in labels if part.is_emotion()]
-    label = ([part for part in emotions if part.is_folder] or emotions or folders or labels[:1] or sessions)[-1]
+    folders = [part for part in emotions or labels if part.is_folder]
+    return (folders or emotions or labels[:1])[-1]
+
+
+def _speaker_of(layout: _Layout, label: _Part, *, by_folder: bool) -> tuple[_Part | None, list[_Part]]:
+    """The speaker, and other parts that may be meant."""
     # numbers that begin anew in every folder are those of items; of images also those that begin anew in every class
-    levels = [part.values for part in parts if part.is_folder] + ([label.values] if by_folder else [])
-    inside = list(zip(*levels, strict=True)) or [()] * len(own)
-    others = [
+    levels = [part.values for part in layout.parts if part.is_folder] + ([label.values] if by_folder else [])
+    inside = list(zip(*levels, strict=True)) or [()] * len(layout.paths)
+    could = [
         part
-        for part in parts
+        for part in layout.parts
         if part.place != label.place
-        and (read or not known)  # else the names tell them in another way
-        and not _has_parts(part.counts)
         and part.could_name_speakers(label.values)
-        and (part.rank() != 1 or len(set(zip(inside, part.values, strict=True))) < len(own))
+        and (part.rank() != 1 or len(set(zip(inside, part.values, strict=True))) < len(layout.paths))
     ]
-    others = [part for part in others if read and voices.tells(part) and part.tells(voices)] or others
     # two are rather takes than speakers; people write the speaker before the sentence and the take
-    speaker = max(
-        (part for part in others if len(part.counts) > 2),
+    surest = max(
+        (part for part in could if len(part.counts) > 2),
         key=lambda part: (part.rank(), len(part.counts) if part.is_folder else -part.place),
         default=None,
     )
-    instead: list[_Part] = []  # speakers that may be meant
-    if speaker is not None:
-        number, surely = speaker, speaker.rank()
-        for part in parts[num_folders:]:  # the name of a speaker beside the number, as in 01_OISHI
-            is_beside = surely == 1 and abs(part.place - number.place) == 1 and part.crosses(label)
-            speaker = part if is_beside and part.tells(number) and all(map(WORD.fullmatch, part.counts)) else speaker
-        is_named = speaker.is_folder and not all(map(NUMBERED.fullmatch, speaker.counts))
-        instead = [
-            part
-            for part in others
-            if part.place not in (number.place, speaker.place)
-            and not (part.tells(speaker) and speaker.tells(part))
-            and (part.rank() > 1 or surely == 1 or (part.rank() == 1 and is_named))
-            and (len(part.counts) > 2 or (surely == 1 and part.place < speaker.place))
-        ]
-        is_digit = set(number.counts) == set(DIGITS) and number.place < label.place and not label.is_folder
-        if is_digit and speaker is number and not emotions:  # spoken digits, as in 0_jackson_1
-            label, speaker, instead = speaker, label, []
-    pattern = NamePattern.parse(_pattern(parts, form, label, speaker, splits))
-    ending = ""
-    if any(len(_form(path)[1]) < len(form[1]) and pattern.read(path) for path in paths):
-        # .jpg of 1.jpg would be taken for the number of cat.1.jpg
-        ending = Counter(PurePosixPath(path).suffix for path in own).most_common(1)[0][0]
-    doubts = [_series_doubt(label, EXAMPLE if by_folder else example)] if label.is_series() and not known else []
-    words = could + [part for part in parts if part is speaker and part.rank() == 1 and len(part.counts) <= FEW_CODES]
-    for part in {part.place: part for part in ([] if emotions or known else words)}.values():
-        if part.place != label.place and part.crosses(label):
-            is_swapped = speaker is not None and part.place == speaker.place
-            who = label if is_swapped or (label.is_folder and (speaker is None or speaker.rank() < 2)) else speaker
-            other = _pattern(parts, form, part, who, splits) + ending
-            doubts.append(_instead("classes", label, part, own, other))
-    if known and code and any(pattern.read(path) is None and code.read(path) for path in paths):
-        doubts.append(
-            f"the code of {known[0]} tells the class of those too that the pattern leaves out: --pattern '{known[1]}'"
-        )
-    for part in instead:
-        other = _pattern(parts, form, label, part, splits) + ending
-        doubts.append(_instead("speakers", speaker or part, part, own, other))
-    if speaker is not None and speaker.is_folder and not speaker.rank():
-        other = _pattern(parts, form, label, None, splits) + ending
-        doubts.append(f"{_few(speaker)} are taken for the speakers, for want of others; without: --pattern '{other}'")
-    if speaker is not None and "{speaker}" in pattern.text:
-        doubts += [
-            f"{_few(speaker)} are each one speaker, though they stand with {_few(part)}; if they are two, rename them"
-            for part in parts
-            if part.are_sexes() and part.place != label.place and part.crosses(speaker)
-        ]
-    return replace(NamePattern.parse(pattern.text + ending), doubts=tuple(doubts))
+    if surest is None:
+        return None, []
+    speaker, is_number = surest, surest.rank() == 1
+    if is_number:  # perhaps with the name of a speaker beside it, as in 01_OISHI
+        beside = [part for part in layout.parts if not part.is_folder and abs(part.place - surest.place) == 1]
+        named = [part for part in beside if all(map(WORD.fullmatch, part.counts)) and part.tells(surest)]
+        speaker = next((part for part in reversed(named) if part.crosses(label)), surest)
+    has_name = speaker.is_folder and not all(map(NUMBERED.fullmatch, speaker.counts))
+    others = [
+        part
+        for part in could
+        if part.place not in (surest.place, speaker.place)
+        and not part.equals(speaker)
+        and (is_number or part.rank() > 1 or (has_name and part.rank() == 1))
+        and (len(part.counts) > 2 or (is_number and part.place < speaker.place))
+    ]
+    return speaker, others
 
 
-def _instead(what: str, taken: _Part, part: _Part, paths: Sequence[str], pattern: str) -> str:
-    """The doubt that another part tells what one is taken for."""
-    first, other, path = next(one for one in zip(taken.values, part.values, paths, strict=True) if one[0] != one[1])
+def _instead(field: str, pattern: NamePattern, other: NamePattern, paths: Sequence[str]) -> str:
+    """The doubt that another pattern reads what is meant."""
+    read = [(path, pattern.read(path), other.read(path)) for path in paths]
+    both = [(path, one[field], two[field]) for path, one, two in read if one and two]
+    path, first, second = next(values for values in both if values[1] != values[2])
+    taken, meant = (first_few(sorted({values[at] for values in both})) for at in (1, 2))
     return (
-        f"the {what} are taken to be {_few(taken)}, e.g. {first} of {path}; if they are {_few(part)}, e.g. {other}: "
-        f"--pattern '{pattern}'"
+        f"the {'classes' if field == 'label' else 'speakers'} are taken to be {taken}, e.g. {first} of {path}; if they "
+        f"are {meant}, e.g. {second}: --pattern '{other.text}'"
     )
 
 
@@ -344,21 +418,6 @@ def _series_doubt(part: _Part, example: str = EXAMPLE) -> str:
 
 def _few(part: _Part) -> str:
     return first_few(sorted(part.counts))
-
-
-def _pattern(
-    parts: Sequence[_Part], form: _Form, label: _Part, speaker: _Part | None = None, splits: Sequence[_Part] = ()
-) -> str:
-    """The pattern that reads these parts."""
-    names = {label.place: f"label}}{{{SKIPPED}:#" if label.numbered else "label"}  # within braces: {label}{_:#}
-    names |= {} if speaker is None else {speaker.place: "speaker"}
-    names |= {part.place: "group" for part in splits[:1]}
-    text = _written([names.get(part.place, SKIPPED) for part in parts], form)
-    if speaker is not None and form[0] < speaker.place and speaker.place - 1 not in names:
-        before = parts[speaker.place - 1]
-        if before.are_sexes() and before.crosses(speaker):  # F_01 and M_01 are two
-            text = re.sub(rf"\{{{SKIPPED}\}}([-_. ]+)\{{speaker\}}", "{speaker+}", text)
-    return text
 
 
 def _by_stem(paths: Sequence[str]) -> NamePattern | None:
@@ -391,15 +450,19 @@ def _by_folder(paths: Sequence[str]) -> NamePattern | None:
 def _is_split(values: Iterable[str]) -> bool:
     """Whether values are the names of parts, one of them for training, or of folds."""
     names = set(values)
-    parts = set(parts_of({name.rstrip(DIGITS) for name in names}).values())
-    return len(names) > 1 and ({"train"} < parts or all(map(FOLD.fullmatch, names)))
+    return "train" in parts_of({name.rstrip(DIGITS) for name in names}).values() or (
+        len(names) > 1 and all(map(FOLD.fullmatch, names))
+    )
 
 
 def _has_parts(values: Iterable[str]) -> bool:
     """Whether values are no classes, since they are names of parts, perhaps beside other folders, or of folds."""
-    names = {name.rstrip(DIGITS).lower() for name in values}
-    parts = {PARTS[name] for name in names & PARTS.keys()}
-    return len(set(parts_of(names).values())) > 1 or {"train"} < parts or _is_split(values)
+    names = {name.rstrip(DIGITS) for name in values}
+    return (
+        _is_split(values)
+        or bool(parts_of(names))
+        or {"train"} < {PARTS[name.lower()] for name in names if name.lower() in PARTS}
+    )
 
 
 _Form = tuple[int, tuple[str, ...]]
@@ -429,20 +492,20 @@ def _written(fields: Sequence[str], form: _Form) -> str:
     return "/".join([*folders, stem])
 
 
-def _example(parts: Sequence[_Part], form: _Form) -> str:
+def _example(layout: _Layout) -> str:
     """A pattern for these paths: codes that agree with a folder, else the first or the last, are the speaker's.
 
     Of the other parts, that with the fewest values, at least three, is the label; of characters, the letters with most.
     """
-    stems = parts[-1].values
-    if not form[1] and len({*map(len, stems)}) == 1 and (length := len(stems[0])) > 4:
+    stems = layout.parts[-1].values
+    if not layout.form[1] and len({*map(len, stems)}) == 1 and (length := len(stems[0])) > 4:
         begins = re.match(r"\D?\d*", stems[0])
         width = begins.end() if begins and 1 < begins.end() < length else 2
         letters = [place for place in range(width, length) if all(stem[place].isalpha() for stem in stems)]
         place = max(letters, key=lambda place: len({stem[place] for stem in stems}), default=width)
         skipped = [f"{{_:{number}}}" if number else "" for number in (place - width, length - place - 1)]
         return f"{{speaker:{width}}}{skipped[0]}{{label:1}}{skipped[1]}"
-    folders, names = ([part for part in parts if part.is_folder is kind] for kind in (True, False))
+    folders, names = ([part for part in layout.parts if part.is_folder is kind] for kind in (True, False))
     several = [part for part in names if len(part.counts) > 2]
     if len(names) < 2 or not several:
         return EXAMPLE
@@ -452,5 +515,4 @@ def _example(parts: Sequence[_Part], form: _Form) -> str:
     speaker = next(iter([*agreeing, *ends]), None)
     label = min([part for part in several if part is not speaker] or several, key=lambda part: len(part.counts))
     fields = {speaker.place: "speaker"} if speaker is not None else {}
-    fields[label.place] = "label"
-    return _written([fields.get(part.place, SKIPPED) for part in parts], form)
+    return layout.written({**fields, label.place: "label"})

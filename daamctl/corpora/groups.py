@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 
 import polars as pl
 
@@ -27,24 +27,21 @@ EVEN = 1.25
 """Groups are even if the largest has at most this many times the mean."""
 
 
-def part_of(folder: str) -> str | None:
-    """The part that a folder is named for, perhaps at the end of its name, such as `20news-bydate-train`."""
-    return PARTS.get(re.split(r"[-_ .]", folder.lower())[-1])
+def part_of(name: str, words: Mapping[str, str] = PARTS) -> str | None:
+    """The part that a name is for: by its last word, as cv-valid-train, else by the only word for one, as dev-clean."""
+    found = [words.get(word) for word in re.split(r"[-_ .]+", name.lower())]
+    return found[-1] or (next(filter(None, found)) if len({*found} - {None}) == 1 else None)
 
 
 def parts_of(names: Collection[str]) -> dict[str, str]:
-    """Name -> its part, if each ends with a word for one, or has words for exactly one, as `dev-clean`; else empty.
+    """Name -> its part, if each is named for one, and they are of several parts; else empty.
 
     What is named for an evaluation is the test part, or the dev part beside another test part.
     """
-    last = {name: part for name in names if (part := part_of(name))}
-    if len(last) == len(names) and len({*last.values()}) > 1:  # as cv-valid-train and cv-valid-test
-        return last
-    words = {name: {*re.split(r"[-_ .]+", name.lower())} for name in names}
-    has_test = any(PARTS.get(word) == "test" for own in words.values() for word in own)
-    known = PARTS | dict.fromkeys(("eval", "evaluation"), "dev" if has_test else "test")
-    found = {name: {known[word] for word in own & known.keys()} for name, own in words.items()}
-    return {name: parts.pop() for name, parts in found.items()} if {len(one) for one in found.values()} == {1} else {}
+    evaluation = "dev" if "test" in map(part_of, names) else "test"
+    words = PARTS | dict.fromkeys(("eval", "evaluation"), evaluation)
+    found = {name: part for name in names if (part := part_of(name, words))}
+    return found if len(found) == len(names) and len({*found.values()}) > 1 else {}
 
 
 def part_and_rest(name: str) -> tuple[str, str] | None:

@@ -39,7 +39,7 @@ from daamctl.corpora.conll import WRITE_BIO, is_columns, part_files
 from daamctl.corpora.conll2003 import FILES as ENGLISH
 from daamctl.corpora.dataset import is_dataset, unpack
 from daamctl.corpora.file_names import COLUMNS as FIELDS
-from daamctl.corpora.file_names import LIST_THEM, NamePattern, propose
+from daamctl.corpora.file_names import NamePattern, propose
 from daamctl.corpora.files import (
     HEAR,
     SEPARATED,
@@ -59,7 +59,7 @@ from daamctl.corpora.images import image_problem
 from daamctl.corpora.lists import NO_TEST_PART, ItemTable, corpus_of, table_of
 from daamctl.corpora.unnamed import read_unnamed
 from daamctl.data import audio
-from daamctl.data.item_names import groups_in_names, speakers_in_names
+from daamctl.data.item_names import speakers_in_names
 from daamctl.data.task import Task, task_of
 from daamctl.encoders import ENCODERS
 from daamctl.encoders.encoder_size import folder_called
@@ -99,19 +99,6 @@ LISTS, FILE_NAME = ("metadata.csv", "metadata.jsonl"), b"file_name"
 """Lists within a folder of recordings or images, and a column that they have, as the library `datasets` reads them."""
 UNLABELLED = {"unsup", "unlabeled", "unlabelled", "_background_noise_"}
 """Folders of items without a label, as of IMDB and Speech Commands."""
-UNCLASSED = (
-    "LibriSpeech",
-    "MLS",
-    "AISHELL",
-    "AMI",
-    "Switchboard",
-    "TED-LIUM",
-    "GigaSpeech",
-    "VCTK",
-    "MELD",
-    "VoxCeleb",
-)
-"""Corpora whose names of files tell no class."""
 LIST_TEXTS = "write a CSV file with the columns text and label, and give that: --from FILE.csv"
 MOST_WRAPPERS = 5
 BESIDE_DATA = re.compile(r"(?i)\.|__macosx|readme|licen[cs]e")
@@ -472,22 +459,12 @@ def _found_in(folder: Path, pattern: str | None, labels: Mapping[str, str]) -> _
         doubts.append(f"{counted(len(aside), 'file')} without a label left out, e.g. {aside[0]}")
     by_folder = modality == "image"
     table = naming_table(others, found) if pattern is None else None
-    corpus, tells, _ = (groups_in_names(pl.Series(found)) if pattern is None else None) or ("", "", None)
-    what, fix = f"the names of {corpus} tell the {tells}, but no class", LIST_THEM
-    if corpus == "VoxCeleb":
-        fix = f"for the speakers as classes: --pattern '{{label}}/{{_}}/{{_}}'; else {fix}"
     try:
-        known = (
-            propose(found, by_folder=by_folder, folder=str(folder)) if pattern is None else NamePattern.parse(pattern)
-        )
+        known = NamePattern.parse(pattern) if pattern else propose(found, by_folder=by_folder, folder=str(folder))
     except CorpusError as error:
-        if table is not None:
-            raise CorpusError(f"{error.message}; but {table.told}", fix=f"read that: {table.read}") from error
-        if corpus in UNCLASSED:
-            raise CorpusError(what, fix=fix) from error
-        raise
-    if corpus == "VoxCeleb" and known.text.endswith("{speaker}/{label}/{_}"):  # the videos
-        raise CorpusError(what, fix=fix)
+        if table is None:
+            raise
+        raise CorpusError(f"{error.message}; but {table.told}", fix=f"read that: {table.read}") from error
     if table is not None:
         doubts.append(f"{table.told}; to take the labels from there: {table.read}")
     doubts += known.doubts

@@ -51,8 +51,7 @@ def separator_of(text: str) -> str:
 
     Tabs, if the first lines have as many of them: cells may hold more of another, as the letters of FLEURS.
     """
-    lines = [line for line in text[:10_000].split("\n")[:20] if line.strip()]
-    tabs = {line.count("\t") for line in lines[: -1 if len(text) > 10_000 else None]}
+    tabs = {line.count("\t") for line in text.split("\n", 20)[:20] if line.strip()}
     return "\t" if len(tabs) == 1 and tabs != {0} else max(SEPARATORS, key=text.partition("\n")[0].count)
 
 

@@ -362,3 +362,37 @@ def test_an_ending_is_no_part_of_a_name() -> None:
     assert pattern.text == "{label}.{_}.jpg"
     assert (pattern.read(paths[0]), pattern.read("test1/1.jpg")) == ({"label": "cat"}, None)
     assert propose(paths, by_folder=True).text == "{label}.{_}"
+    first = [f"{n}.{kind}.jpg" for n in range(9) for kind in ("cat", "dog")]
+    assert propose(first).read("3.dog.jpg") == {"speaker": "3", "label": "dog"}
+    assert propose([f"x.{mood}{n}.wav" for mood in MOODS for n in range(4)]).text == "{_}.{label}{_:#}.wav"
+
+
+def test_a_doubt_names_what_its_pattern_reads() -> None:
+    """Of a sex and a number, which are the speaker together, also at the end of a name."""
+    paths = [f"{mood}/{text}_{sex}_{n:02}.wav" for mood, text, sex, n in product(MOODS, "xyz", "FM", range(1, 5))]
+    assert propose(paths).read(paths[0]) == {"label": "ANG", "speaker": "F_01"}
+    numbered = [path.replace("x_", "1_").replace("y_", "2_").replace("z_", "3_") for path in paths]
+    doubt, _ = propose(numbered).doubts
+    assert doubt.startswith("the speakers are taken to be 1, 2, 3, e.g. 1 of ANG/1_F_01.wav; if they are F_01, F_02, ")
+    assert {values["speaker"] for values in told(doubt, numbered) if values} == {"F_01", "M_04"}
+
+
+@pytest.mark.parametrize(
+    ("form", "expected"),
+    [
+        ("{mood}/id1000{s}/a_video-{t:03}/0000{t}.wav", "{label}/{speaker}/{_}/{_}"),
+        ("{mood}/p22{s}/p22{s}_00{t}.wav", "{label}/{speaker}/{_}"),
+        ("{mood}/AMI_EN2001a_H00_MEE06{s}_000000{t}_0000594.wav", "{label}/{_}_{_}_{_}_{speaker}_{_}_{_}"),
+        ("session{s}/p22{s}_00{t}.wav", "VCTK tell the speaker"),
+        ("AMI_EN200{t}a_H00_MEE06{s}_0000001_0000594.wav", "AMI tell the speaker"),
+        ("dia{s}_utt{t}.wav", "MELD tell the dialogue"),
+    ],
+)
+def test_of_names_that_tell_no_class_folders_around_their_own_may_be_the_classes(form: str, expected: str) -> None:
+    moods = ("left", "right")
+    paths = [form.format(mood=mood, s=s, t=t) for mood, s, t in product(moods, range(1, 4), range(3))]
+    if "{label}" in expected:
+        assert (propose(paths).text, propose(paths).doubts) == (expected, ())
+        return
+    with pytest.raises(CorpusError, match=f"^the names of {expected}, but no class\n  write a CSV file"):
+        propose(paths)

@@ -19,6 +19,7 @@ from daamctl.artifacts.layout import Layout
 from daamctl.config import load_config, pipeline_names
 from daamctl.config.load import read_yaml
 from daamctl.corpora import manifest
+from daamctl.corpora.file_names import LIST_THEM
 from daamctl.errors import ConfigError, CorpusError
 from daamctl.evaluation.data_checks import check_shared
 from daamctl.methods import METHODS, resolve_method
@@ -400,7 +401,7 @@ def test_folders_read_as_parts_are_told_and_known_names_without_a_class_are_refu
     assert told in made.doubts
     with pytest.raises(CorpusError, match="the names of LibriSpeech tell the speaker, but no class") as caught:
         new.run(project, "read", tmp_path / "read")
-    assert caught.value.fix == new.LIST_THEM
+    assert caught.value.fix == LIST_THEM
 
 
 def test_a_table_that_names_the_files(project: Path, tmp_path_factory: pytest.TempPathFactory) -> None:

@@ -19,10 +19,10 @@ import textwrap
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import polars as pl
 import yaml
@@ -79,7 +79,6 @@ FEW_SPEAKERS = 10
 """With fewer, hardly any lead of one method over another survives the tests over speakers."""
 INITIALS, CODED = r"^[A-Z]{2}$", r"([/_])([a-z]{1,2})\d+\.\w+$"
 """How people are called, and a code for a class in the name of a file, as of SAVEE."""
-UNREADABLE = "unreadable and left out"
 MOST_FILES = 200_000
 """Files among which those of a table are looked for."""
 LISTS_FOLDER = re.compile(
@@ -154,14 +153,14 @@ class _Found:
     pattern: NamePattern | None = None
 
 
-@dataclass
-class _Decoded:
-    """What decoding the recordings has told: paths by finding, durations and formats."""
+class _Read(NamedTuple):
+    """What reading a recording or an image has told; `content` is a hash of its samples or bytes."""
 
-    faults: dict[str, list[str]] = field(default_factory=dict)
-    seconds: list[float] = field(default_factory=list)
-    formats: Counter[str] = field(default_factory=Counter)
-    content: dict[str, list[str]] = field(default_factory=dict)
+    content: str
+    seconds: float = 0.0
+    form: str = ""
+    is_silent: bool = False
+    is_short: bool = False
 
 
 def run(
@@ -532,47 +531,31 @@ def _rows(
     return rows, [path for path, values in read.items() if values is None]
 
 
-def _decode(folder: Path, paths: Sequence[str]) -> _Decoded:
-    """Read every recording once."""
-    decoded = _Decoded()
-    with progress(len(paths), f"reading {folder}", "recordings") as bar:
-        for path in paths:
-            try:
-                audio.probe(folder / path)  # a file that ends early, which decoding takes for a short one
-                samples, rate = audio.read_piece(folder / path)
-                loudest = abs(samples).max()
-                if not math.isfinite(loudest):
-                    raise AudioError(f"{folder / path} holds samples that are NaN or infinite")
-            except AudioError as error:
-                log.warning("%s", error.message)
-                decoded.faults.setdefault(UNREADABLE, []).append(path)
-            else:
-                decoded.seconds.append(len(samples) / rate)
-                decoded.formats[f"{rate} Hz, {counted(samples.shape[1], 'channel')}"] += 1
-                decoded.content.setdefault(hashlib.sha256(samples.tobytes()).hexdigest(), []).append(path)
-                if loudest < audio.SILENCE:
-                    decoded.faults.setdefault("silent", []).append(path)
-                if len(samples) < audio.SHORT_S * rate:
-                    decoded.faults.setdefault(f"shorter than {audio.SHORT_S:g} s", []).append(path)
-            bar.advance()
-    return decoded
+def _recording(path: Path) -> _Read:
+    """Read a recording."""
+    audio.probe(path)  # a file that ends early, which decoding takes for a short one
+    samples, rate = audio.read_piece(path)
+    loudest = abs(samples).max()
+    if not math.isfinite(loudest):
+        raise AudioError(f"{path} holds samples that are NaN or infinite")
+    return _Read(
+        hashlib.sha256(samples.tobytes()).hexdigest(),
+        len(samples) / rate,
+        f"{rate} Hz, {counted(samples.shape[1], 'channel')}",
+        is_silent=loudest < audio.SILENCE,
+        is_short=len(samples) < audio.SHORT_S * rate,
+    )
 
 
-def _hash(folder: Path, paths: Sequence[str]) -> _Decoded:
-    """Read every image file once, to find equal ones and those that are none."""
-    decoded = _Decoded()
-    for path in paths:
-        try:
-            content = (folder / path).read_bytes()
-            problem = image_problem(io.BytesIO(content))
-        except OSError as error:
-            problem = f"cannot be read: {error.strerror}"
-        if problem is None:
-            decoded.content.setdefault(hashlib.sha256(content).hexdigest(), []).append(path)
-        else:
-            log.warning("%s %s", folder / path, problem)
-            decoded.faults.setdefault(UNREADABLE, []).append(path)
-    return decoded
+def _image(path: Path) -> _Read:
+    """Read an image."""
+    try:
+        content = path.read_bytes()
+    except OSError as error:
+        raise CorpusError(f"{path} cannot be read: {error.strerror}") from error
+    if problem := image_problem(io.BytesIO(content)):
+        raise CorpusError(f"{path} {problem}")
+    return _Read(hashlib.sha256(content).hexdigest())
 
 
 def _with_texts(folder: Path, rows: pl.DataFrame) -> tuple[pl.DataFrame, list[str]]:
@@ -597,22 +580,6 @@ def _with_texts(folder: Path, rows: pl.DataFrame) -> tuple[pl.DataFrame, list[st
     return kept.drop("path"), told
 
 
-def _told(decoded: _Decoded, rows: pl.DataFrame) -> list[str]:
-    """What reading the files has told, in sentences."""
-    told = [
-        f"{counted(len(paths), 'file')} {'is' if len(paths) == 1 else 'are'} {what}: {first_few(paths)}"
-        for what, paths in decoded.faults.items()
-    ]
-    label = dict(rows.select("path", "label").iter_rows())
-    equal = [[path for path in paths if path in label] for paths in decoded.content.values()]
-    equal = [paths for paths in equal if len(paths) > 1]
-    contradict = [paths for paths in equal if len({label[path] for path in paths}) > 1]
-    for what, sets in (("equal files", equal), ("equal files with different labels", contradict)):
-        if sets:
-            told.append(f"{what}: {first_few([' = '.join(paths[:3]) for paths in sets])}")
-    return told
-
-
 def _examined(
     files: Path, rows: pl.DataFrame, modality: Modality, *, listed: Path | None
 ) -> tuple[pl.DataFrame, dict[str, str], list[str]]:
@@ -622,21 +589,46 @@ def _examined(
         files: folder that the paths of the rows are relative to.
         listed: the list that names the files, all of which must then be readable; None: they were found in a folder.
     """
-    examine = _decode if modality == "speech" else _hash
+    what, read = ("recordings", _recording) if modality == "speech" else ("images", _image)
     paths = rows["path"].unique(maintain_order=True).to_list()
-    absent = [] if listed is None else [path for path in paths if not is_file(files / path)]
-    decoded = _Decoded() if absent else examine(files, paths)
-    broken = absent or decoded.faults.get(UNREADABLE, [])
+    broken = [] if listed is None else [path for path in paths if not is_file(files / path)]
+    found: dict[str, _Read] = {}
+    if not broken:
+        with progress(len(paths), f"reading {files}", what) as bar:
+            for path in paths:
+                try:
+                    found[path] = read(files / path)
+                except (AudioError, CorpusError) as error:
+                    log.warning("%s", error.message)
+                    broken.append(path)
+                bar.advance()
     if broken and listed is not None:
         raise CorpusError(
             f"{listed} lists {counted(len(broken), 'file')} that cannot be read: {first_few(broken)}",
             fix="correct the paths, which are relative to its folder, or remove the rows",
         )
-    rows = rows.filter(~pl.col("path").is_in(broken))
-    if not len(rows):
-        what = "recordings" if modality == "speech" else "images"
+    if not found:
         raise CorpusError(f"none of the {what} can be read", fix="correct the path after --from")
-    return rows, _sound_facts(decoded) if modality == "speech" else {}, _told(decoded, rows)
+    faults = {
+        "silent": [path for path, one in found.items() if one.is_silent],
+        f"shorter than {audio.SHORT_S:g} s": [path for path, one in found.items() if one.is_short],
+        "unreadable and left out": broken,
+    }
+    told = [
+        f"{counted(len(some), 'file')} {'is' if len(some) == 1 else 'are'} {fault}: {first_few(some)}"
+        for fault, some in faults.items()
+        if some
+    ]
+    rows = rows.filter(~pl.col("path").is_in(broken))
+    label, equal = dict(rows.select("path", "label").iter_rows()), dict[str, list[str]]()
+    for path, one in found.items():
+        equal.setdefault(one.content, []).append(path)
+    sets = [some for some in equal.values() if len(some) > 1]
+    contradict = [some for some in sets if len({label[path] for path in some}) > 1]
+    for fault, those in (("equal files", sets), ("equal files with different labels", contradict)):
+        if those:
+            told.append(f"{fault}: {first_few([' = '.join(some[:3]) for some in those])}")
+    return rows, _sound_facts(list(found.values())) if modality == "speech" else {}, told
 
 
 def _fold_settings(rows: pl.DataFrame, modality: Modality) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -744,9 +736,9 @@ def _facts(rows: pl.DataFrame, task: Task) -> dict[str, str]:
     return facts
 
 
-def _sound_facts(decoded: _Decoded) -> dict[str, str]:
-    seconds = sorted(decoded.seconds)
-    formats = first_few([f"{name} ({count})" for name, count in decoded.formats.most_common()])
+def _sound_facts(recordings: Sequence[_Read]) -> dict[str, str]:
+    seconds = sorted(one.seconds for one in recordings)
+    formats = first_few([f"{name} ({count})" for name, count in Counter(one.form for one in recordings).most_common()])
     shortest, median, longest = (f"{seconds[index]:.1f}" for index in (0, len(seconds) // 2, -1))
     each = f"{shortest} s each" if shortest == longest else f"{shortest} to {longest} s each, median {median} s"
     return {"sound": f"{sum(seconds) / 60:.1f} min; {each}", "format": formats}
@@ -772,15 +764,15 @@ def _renamed(
     table = table.select(*(pl.col(name).alias(column) for column, name in columns.items()), *others)
     if "path" not in table.columns:
         return table, []
-    place = pl.col("path").cast(pl.String)
-    home = folder = (source if source.is_dir() else source.parent).absolute()
-    paths = table["path"].cast(pl.String).drop_nulls().to_list()
+    home = (source if source.is_dir() else source.parent).absolute()
+    table = table.with_columns(pl.col("path").cast(pl.String))
+    paths = table["path"].drop_nulls().to_list()
     first = paths[0] if paths else ""
-    if not is_file(folder / first):  # perhaps from a folder above on, where a recipe ran
-        folder = next((top for top in folder.parents if is_file(top / first)), folder)
     # beside the folder of a data set there may be others
     tops = (home, home.parent) if LISTS_FOLDER.search(home.name) else (home,)
-    if not is_file(folder / first):  # perhaps in a folder such as clips/, beside the tables
+    # perhaps from a folder above on, where a recipe ran
+    folder = next((top for top in (home, *home.parents) if is_file(top / first)), None)
+    if folder is None:  # perhaps in a folder such as clips/, beside the tables
         near = [one for top in tops for one in sorted(top.iterdir()) if one.is_dir() and is_file(one / first)]
         if len(near) > 1:
             near = [one for one in near if all(is_file(one / path) for path in paths)] or near
@@ -791,17 +783,17 @@ def _renamed(
                 f"{source}: '{first}' is in {first_few([str(one) for one in near])}",
                 fix=f"name the folder: --columns 'path={near[0].name}/{form}'",
             )
-        folder = near[0] if near else folder
-    if not is_file(folder / first):  # perhaps without its ending, or without its folder, as in tables beside audio/
-        for top in tops:
-            names = [one.relative_to(top).as_posix() for one in islice(files_below(top), MOST_FILES)]
-            found = match_names(table["path"].cast(pl.String).to_list(), names)
-            if None not in found:
-                folder, table, first = top, table.with_columns(path=pl.Series(found)), str(next(iter(found), ""))
-                break
+        folder = near[0] if near else None
+    for top in tops if folder is None else ():  # perhaps without its ending, or folder, as in tables beside audio/
+        names = [one.relative_to(top).as_posix() for one in islice(files_below(top), MOST_FILES)]
+        found = match_names(table["path"].to_list(), names)
+        if None not in found:
+            folder, table, first = top, table.with_columns(path=pl.Series(found)), str(next(iter(found), ""))
+            break
+    folder = folder or home
     is_elsewhere = is_file(folder / first) and not first.startswith("/") and not (folder / first).is_relative_to(home)
-    below = pl.lit(f"{_base(folder, root)}/") + place
-    table = table.with_columns(path=pl.when(place.str.starts_with("/")).then(place).otherwise(below))
+    below = pl.lit(f"{_base(folder, root)}/") + pl.col("path")
+    table = table.with_columns(pl.when(pl.col("path").str.starts_with("/")).then("path").otherwise(below))
     table = table if "speaker" in table.columns else table.with_columns(speaker=pl.col("path"))
     return table, [f"the files are not below {home}: the first is {folder / first}"] if is_elsewhere else []
 

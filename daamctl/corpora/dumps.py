@@ -37,7 +37,6 @@ from daamctl.corpora.files import (
     match_names,
     read_table,
     read_text,
-    renames,
     tell_unused,
 )
 from daamctl.corpora.kaldi_archive import ENDINGS, read_archive
@@ -59,7 +58,7 @@ NAMES: tuple[tuple[str, int], ...] = (
 TABLES = (".parquet", ".csv", ".tsv", ".arff", *JSON)
 STACKED = ("embeddings", "embedding", "features", "vectors", "x")
 """Names, in lower case, of arrays whose first axis counts the items."""
-IDS = ("ids", "names", "keys", "files", "filenames")
+IDS = ("name", "ids", "names", "keys", "files", "filenames")
 LEAST_FEATURES, LEAST_NAMED = 4, 8
 """Numbered columns, and columns of any names, that make a vector."""
 BESIDE = (
@@ -242,13 +241,18 @@ def _described(folder: Path, items: Sequence[str]) -> pl.DataFrame | None:
     told = [read_json(file) for file in files]
     if not all(isinstance(one, dict) for one in told):
         return None
-    names = list(dict.fromkeys(name for one in told for name, value in one.items() if isinstance(value, str | int)))
-    found: dict[str, list[str | None]] = {"id": list(items)}
-    for role in (one for one in COLUMNS if one != "id"):
-        if name := role if role in names else alike(role, names):
-            values = [one.get(name) for one in told]
-            found[role] = [str(value) if isinstance(value, str | int) else None for value in values]
-    return pl.DataFrame(found)
+    plain = [{name: str(one) for name, one in row.items() if isinstance(one, str | int)} for row in told]
+    usual = _usual(list(dict.fromkeys(name for row in plain for name in row)))
+    rows = [{role: row.get(name) for role, name in usual.items()} for row in plain]
+    return pl.DataFrame(rows, dict.fromkeys(usual, pl.String)).select(pl.Series("id", items), pl.exclude("id"))
+
+
+def _usual(names: Sequence[str]) -> dict[str, str]:
+    """Column of ours -> the one of some names that is it."""
+    found = {role: role if role in names else alike(role, names) for role in COLUMNS}
+    others = (alike("utterance_id", names), alike("path", names), *(name for name in names if name in IDS))
+    found["id"] = found["id"] or next(filter(None, others), None)
+    return {role: name for role, name in found.items() if name is not None}
 
 
 def _stacked(whole: Any) -> tuple[Items, pl.DataFrame, bool] | None:
@@ -273,11 +277,7 @@ def _stacked(whole: Any) -> tuple[Items, pl.DataFrame, bool] | None:
         return None
     number = len(next(iter(chosen.values())))
     beside = {name: one.ravel() for name, one in arrays.items() if one.shape in ((number,), (number, 1))}
-    columns: dict[str, list[str]] = {}
-    for role in COLUMNS:
-        found = alike(role, list(beside)) or next((name for name in beside if role == "id" and name in IDS), None)
-        if found is not None:
-            columns[role] = [str(one) for one in beside[found].tolist()]
+    columns = {role: [str(one) for one in beside[name].tolist()] for role, name in _usual(list(beside)).items()}
     named = "id" in columns
     rows = pl.DataFrame({"id": _numbered(number), **columns})
     if rows["id"].n_unique() < number:
@@ -310,11 +310,7 @@ def _rows(path: Path) -> tuple[Items, pl.DataFrame, bool]:
     table = _arff(path) if path.suffix == ".arff" else read_table(path)
     table = table.with_columns(pl.col(pl.String).str.replace(r"^'(.*)'$", "${1}"))  # as Weka and SMILExtract quote
     plain = [name for name, kind in table.schema.items() if not kind.is_nested()]
-    usual = renames([one for one in ("label", "speaker", "group") if one not in table.columns], plain)
-    called = alike("utterance_id", plain) or alike("path", plain) or ("name" if "name" in plain else None)
-    if "id" not in table.columns and called is not None:
-        usual["id"] = called
-    table = table.rename({name: role for role, name in usual.items()})
+    table = table.rename({name: role for role, name in _usual(plain).items()})
     try:  # as pandas writes lists, and OpenAI the answers of a batch
         written = [name for name, kind in table.schema.items() if kind == pl.String and is_list(table[name])]
         table = table.with_columns(pl.col(written).str.json_decode(pl.List(pl.Float32)))

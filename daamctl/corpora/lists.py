@@ -300,20 +300,21 @@ def _joined(tables: Mapping[str, pl.DataFrame], named: bool, given: Mapping[str,
     )
     if "utterance_id" in table.columns and shared(table, "utterance_id"):  # each part counts its items anew
         table = table.with_columns(utterance_id=pl.format("{}-{}", "group", "utterance_id"))
-    table, found = _columns(table, given, source)
-    if found.get("label", "label") not in table.columns:
-        they = first_few(table.columns, 20)
-        are_items = all(one.width == 1 for one in tables.values()) or any(len(name) > 60 for name in table.columns)
+    items = _items_of(table, given, source)
+    if "label" not in items.has:
+        they = first_few(items.table.columns, 20)
+        are_items = all(one.width == 1 for one in tables.values()) or any(len(name) > 60 for name in items.has)
         they += ", which look like items" if are_items else ""
         fix = CORRECT if are_items else "name it: --columns label=NAME"
         raise CorpusError(f"the tables in {source} have no label; they have {they}", fix=fix)
-    if not {"path", "text"} & {*found, *table.columns}:
-        pair = text_pair(table.columns)
+    if not {"path", "text"} & items.has:
+        pair = text_pair(items.table.columns)
         columns = f"'text={{{pair[0]}}} {{{pair[1]}}}'" if pair else "text=NAME, or of files 'path={group}/{NAME}.wav'"
         raise CorpusError(
-            f"the tables in {source} have neither a path nor a text; they have {first_few(table.columns, 20)}",
+            f"the tables in {source} have neither a path nor a text; they have {first_few(items.table.columns, 20)}",
             fix=f"name it: --columns {columns}",
         )
-    labelled, doubts = _labelled(table, found, source)
-    labelled, instead = with_test_part(labelled)
-    return ItemTable(labelled, found, [*doubts, NO_TEST_PART] if instead else doubts, named)
+    labelled, instead = with_test_part(items.table)
+    return items._replace(
+        table=labelled, named=named, doubts=[*items.doubts, NO_TEST_PART] if instead else items.doubts
+    )

@@ -22,7 +22,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import polars as pl
 import yaml
@@ -151,16 +151,6 @@ class _Found:
     doubts: list[str]
     text: str = "text"
     pattern: NamePattern | None = None
-
-
-class _Read(NamedTuple):
-    """What reading a recording or an image has told; `content` is a hash of its samples or bytes."""
-
-    content: str
-    seconds: float = 0.0
-    form: str = ""
-    is_silent: bool = False
-    is_short: bool = False
 
 
 def run(
@@ -379,24 +369,8 @@ def _scan(folder: Path, suffix: str) -> tuple[Modality, list[str], list[Path]]:
     Files with `suffix`, which a pattern may end with, choose the kind; else those of which there are most.
     """
     if not folder.is_dir():
-        if folder.is_file():
-            fix = f"give a folder, or a file in {', '.join(dict.fromkeys((*TABLES, *COLUMNS)))}"
-            if packed := next((PACKED[end] for end in folder.suffixes if end in PACKED), None):
-                fix = f"unpack it, and give the folder: python -m {packed} -e {folder} FOLDER"
-            elif folder.suffix == ".gz":
-                fix = f"unpack it, and give {folder.with_suffix('')}: python -m gzip -d {folder}"
-            elif folder.suffix.lower() in (".xlsx", ".xls", ".ods"):
-                fix = "save it as CSV, and give that"
-            elif folder.suffix.lower() in ARRAYS:
-                fix = IMPORT.format(source=folder)
-            elif is_columns(folder):
-                fix = f"name the file of tagged words {folder.name}.conll, and give that"
-            raise CorpusError(f"{folder} is a file, but no list of items", fix=fix)
-        fix = "correct the path after --from"
-        if (name := HUB_NAME.fullmatch(folder.as_posix())) and folder.suffix.lower() not in TABLES:
-            get = f"hf download {name[1]} --repo-type dataset --local-dir FOLDER"
-            fix += f"; for a data set of the Hugging Face hub: {get}, then --from FOLDER"
-        raise CorpusError(f"no file or folder {folder}", fix=fix)
+        what = f"{folder} is a file, but no list of items" if folder.is_file() else f"no file or folder {folder}"
+        raise CorpusError(what, fix=_instead_of(folder))
     files = list(files_below(folder))
     of_kind = {kind: [file for file in files if file.suffix.lower() in ends] for kind, ends in SUFFIXES.items()}
     bare = [file for file in files if not file.suffix or file.suffix[1:].isdecimal()]
@@ -408,29 +382,54 @@ def _scan(folder: Path, suffix: str) -> tuple[Modality, list[str], list[Path]]:
     others = [file for file in files if file not in chosen]
     if not of_kind[kind]:
         told, convert = _endings(others)
-        lists = [file.parent for file in others if file.stem.lower() in PARTS and file.suffix in (*TABLES, *COLUMNS)]
-        some = others[:MOST_TABLES]
-        tagged = [file.name for file in some if file.suffix.lower() in COLUMNS or is_columns(file)]
-        rename = f"name the files of tagged words train, dev and test; it has {first_few(tagged)}" if tagged else ""
-        if set(ENGLISH.values()) <= set(tagged):
-            rename = f"these are of CoNLL-2003: daamctl download conll2003 --from {folder}"
-        if any(file.suffix.lower().endswith("_conll") for file in others):
-            rename = f"entities in brackets are not read: {WRITE_BIO}"
-        some.sort(key=lambda file: part_of(file.stem) != "train")
-        if items := next((file for file in some if corpus_of(file) == MANIFEST or _is_unnamed(file)), None):
-            rename = f"give a table of items: --from {items}"
-            if len(part_files(folder)) > 1:
-                rename += f", or name the labels of all parts: --from {folder} --columns label=NAME"
-        if any(file.suffix.lower() in ARRAYS for file in others):
-            rename = IMPORT.format(source=folder)
-        if lists and folder not in lists:
-            rename = f"give the folder of one split, e.g. {lists[0]}"
         known = "; ".join(f"{kind}: {', '.join(suffixes)}" for kind, suffixes in SUFFIXES.items())
         raise CorpusError(
             f"{folder} holds no recordings, images or texts ({known}){f'; it holds {told}' if told else ''}",
-            fix=convert or rename or (f"for texts, {LIST_TEXTS}" if others else "correct the path after --from"),
+            fix=convert or _among(folder, others),
         )
     return kind, [file.relative_to(folder).as_posix() for file in of_kind[kind]], others
+
+
+def _instead_of(source: Path) -> str:
+    """What to give instead of a file that is no list of items, or of what does not exist."""
+    suffix = source.suffix.lower()
+    if not source.is_file():
+        name = None if suffix in TABLES else HUB_NAME.fullmatch(source.as_posix())
+        get = f"hf download {name[1]} --repo-type dataset --local-dir FOLDER" if name else ""
+        of_hub = f"; for a data set of the Hugging Face hub: {get}, then --from FOLDER"
+        return f"correct the path after --from{of_hub if get else ''}"
+    if packed := next((PACKED[end] for end in source.suffixes if end in PACKED), None):
+        return f"unpack it, and give the folder: python -m {packed} -e {source} FOLDER"
+    if suffix == ".gz":
+        return f"unpack it, and give {source.with_suffix('')}: python -m gzip -d {source}"
+    if suffix in (".xlsx", ".xls", ".ods"):
+        return "save it as CSV, and give that"
+    if suffix in ARRAYS:
+        return IMPORT.format(source=source)
+    if is_columns(source):
+        return f"name the file of tagged words {source.name}.conll, and give that"
+    return f"give a folder, or a file in {', '.join(dict.fromkeys((*TABLES, *COLUMNS)))}"
+
+
+def _among(folder: Path, files: Sequence[Path]) -> str:
+    """What to give instead of a folder of other files."""
+    lists = [file.parent for file in files if file.stem.lower() in PARTS and file.suffix in (*TABLES, *COLUMNS)]
+    if lists and folder not in lists:
+        return f"give the folder of one split, e.g. {lists[0]}"
+    if any(file.suffix.lower() in ARRAYS for file in files):
+        return IMPORT.format(source=folder)
+    some = sorted(files[:MOST_TABLES], key=lambda file: part_of(file.stem) != "train")
+    if items := next((file for file in some if corpus_of(file) == MANIFEST or _is_unnamed(file)), None):
+        parts = f", or name the labels of all parts: --from {folder} --columns label=NAME"
+        return f"give a table of items: --from {items}{parts if len(part_files(folder)) > 1 else ''}"
+    if any(file.suffix.lower().endswith("_conll") for file in files):
+        return f"entities in brackets are not read: {WRITE_BIO}"
+    tagged = [file.name for file in files[:MOST_TABLES] if file.suffix.lower() in COLUMNS or is_columns(file)]
+    if set(ENGLISH.values()) <= set(tagged):
+        return f"these are of CoNLL-2003: daamctl download conll2003 --from {folder}"
+    if tagged:
+        return f"name the files of tagged words train, dev and test; it has {first_few(tagged)}"
+    return f"for texts, {LIST_TEXTS}" if files else "correct the path after --from"
 
 
 def _is_unnamed(file: Path) -> bool:
@@ -456,10 +455,13 @@ def _found_in(folder: Path, pattern: str | None, labels: Mapping[str, str]) -> _
     if pattern is None and aside:
         found = sorted(set(found) - set(aside))
         doubts.append(f"{counted(len(aside), 'file')} without a label left out, e.g. {aside[0]}")
-    by_folder = modality == "image"
     table = naming_table(others, found) if pattern is None else None
     try:
-        known = NamePattern.parse(pattern) if pattern else propose(found, by_folder=by_folder, folder=str(folder))
+        known = (
+            propose(found, by_folder=modality == "image", folder=str(folder))
+            if pattern is None
+            else NamePattern.parse(pattern)
+        )
     except CorpusError as error:
         if table is None:
             raise
@@ -475,7 +477,7 @@ def _found_in(folder: Path, pattern: str | None, labels: Mapping[str, str]) -> _
         rows = rows.filter(~of_part)
     if "group" in rows.columns and (parts := parts_of(rows["group"].unique().sort())):
         rows = rows.with_columns(group=pl.col("group").replace(parts))
-        if len(set(parts.values())) < len(parts) or any(part_of(name) != part for name, part in parts.items()):
+        if len({*parts.values()}) < len(parts) or not {name.lower() for name in parts} <= PARTS.keys():
             read_as = ", ".join(f"{name} = {part}" for name, part in parts.items())
             doubts.append(f"folders read as parts of an official split: {read_as}")
     elif "group" not in rows.columns:
@@ -491,19 +493,7 @@ def _found_in(folder: Path, pattern: str | None, labels: Mapping[str, str]) -> _
         doubts.append(
             f"{counted(len(left_out), 'file')} left out, which the pattern does not fit: {first_few(left_out)}"
         )
-    named = pl.col("path").str.extract_groups(r"(?<name>[^/]*)(?<ending>\.[^./]+)$").struct.unnest()
-    twice = rows.select("label", named).group_by("label", "name").agg("ending")
-    twice = twice.filter(pl.col("ending").list.n_unique() > 1)
-    if twice["ending"].list.len().sum() > len(rows) / 2:  # as CREMA-D has its recordings
-        endings = twice["ending"].explode().unique().sort().to_list()
-        places = {end: {Path(one).parent for one in rows["path"] if one.endswith(end)} for end in endings}
-        choices = [f"--pattern '{known.text}{endings[-1]}'"]
-        if not set.intersection(*places.values()):  # perhaps pictures and their masks
-            choices = [f"--pattern '{known.text}{end}' (as in {min(places[end])})" for end in endings]
-        doubts.append(
-            f"the same names as {' and '.join(endings)}, so {twice.height:,} items may be there more than once; to "
-            f"read one format: {' or '.join(choices)}"
-        )
+    doubts += _format_doubts(rows, known)
     if modality == "text":
         rows, told = _with_texts(folder, rows)
         doubts += told
@@ -514,6 +504,26 @@ def _found_in(folder: Path, pattern: str | None, labels: Mapping[str, str]) -> _
     if may_tell and (spoken := speakers_in_names(rows["path"], rows["label"])):
         rows, facts = rows.with_columns(spoken[1]), {"columns": f"speaker = the names of {spoken[0]}"}
     return _Found(MANIFEST, None, folder, modality, rows, facts, doubts, pattern=known)
+
+
+def _format_doubts(rows: pl.DataFrame, pattern: NamePattern) -> list[str]:
+    """Whether most items have files of several formats, as CREMA-D has its recordings."""
+    files: dict[tuple[str, str], set[Path]] = {}
+    for path, label in rows.select("path", "label").iter_rows():
+        files.setdefault((label, Path(path).stem), set()).add(Path(path))
+    several = [some for some in files.values() if len({path.suffix for path in some}) > 1]
+    every = set[Path]().union(*several)
+    if 2 * len(every) <= len(rows):
+        return []
+    endings = sorted({path.suffix for path in every})
+    places = {end: {path.parent.as_posix() for path in every if path.suffix == end} for end in endings}
+    choices = [f"--pattern '{pattern.text}{endings[-1]}'"]
+    if not set.intersection(*places.values()):  # perhaps pictures and their masks
+        choices = [f"--pattern '{pattern.text}{end}' (as in {min(places[end])})" for end in endings]
+    return [
+        f"the same names as {' and '.join(endings)}, so {len(several):,} items may be there more than once; to "
+        f"read one format: {' or '.join(choices)}"
+    ]
 
 
 def _rows(
@@ -531,31 +541,31 @@ def _rows(
     return rows, [path for path, values in read.items() if values is None]
 
 
-def _recording(path: Path) -> _Read:
-    """Read a recording."""
+def _recording(path: Path) -> dict[str, Any]:
+    """Read a recording: a hash of its samples, how long it is, its format, and whether it has a fault."""
     audio.probe(path)  # a file that ends early, which decoding takes for a short one
     samples, rate = audio.read_piece(path)
     loudest = abs(samples).max()
     if not math.isfinite(loudest):
         raise AudioError(f"{path} holds samples that are NaN or infinite")
-    return _Read(
-        hashlib.sha256(samples.tobytes()).hexdigest(),
-        len(samples) / rate,
-        f"{rate} Hz, {counted(samples.shape[1], 'channel')}",
-        is_silent=loudest < audio.SILENCE,
-        is_short=len(samples) < audio.SHORT_S * rate,
-    )
+    return {
+        "content": hashlib.sha256(samples.tobytes()).hexdigest(),
+        "seconds": len(samples) / rate,
+        "format": f"{rate} Hz, {counted(samples.shape[1], 'channel')}",
+        "silent": bool(loudest < audio.SILENCE),
+        f"shorter than {audio.SHORT_S:g} s": len(samples) < audio.SHORT_S * rate,
+    }
 
 
-def _image(path: Path) -> _Read:
-    """Read an image."""
+def _image(path: Path) -> dict[str, Any]:
+    """Read an image: a hash of its bytes."""
     try:
         content = path.read_bytes()
     except OSError as error:
         raise CorpusError(f"{path} cannot be read: {error.strerror}") from error
     if problem := image_problem(io.BytesIO(content)):
         raise CorpusError(f"{path} {problem}")
-    return _Read(hashlib.sha256(content).hexdigest())
+    return {"content": hashlib.sha256(content).hexdigest()}
 
 
 def _with_texts(folder: Path, rows: pl.DataFrame) -> tuple[pl.DataFrame, list[str]]:
@@ -592,12 +602,12 @@ def _examined(
     what, read = ("recordings", _recording) if modality == "speech" else ("images", _image)
     paths = rows["path"].unique(maintain_order=True).to_list()
     broken = [] if listed is None else [path for path in paths if not is_file(files / path)]
-    found: dict[str, _Read] = {}
+    found: list[dict[str, Any]] = []
     if not broken:
         with progress(len(paths), f"reading {files}", what) as bar:
             for path in paths:
                 try:
-                    found[path] = read(files / path)
+                    found.append({"path": path, **read(files / path)})
                 except (AudioError, CorpusError) as error:
                     log.warning("%s", error.message)
                     broken.append(path)
@@ -609,26 +619,23 @@ def _examined(
         )
     if not found:
         raise CorpusError(f"none of the {what} can be read", fix="correct the path after --from")
-    faults = {
-        "silent": [path for path, one in found.items() if one.is_silent],
-        f"shorter than {audio.SHORT_S:g} s": [path for path, one in found.items() if one.is_short],
-        "unreadable and left out": broken,
-    }
+    rows = rows.filter(~pl.col("path").is_in(broken))
+    table = pl.DataFrame(found).join(rows.select("path", "label").unique("path"), on="path", maintain_order="left")
+    faults = {name: table.filter(name)["path"].to_list() for name in table.select(pl.col(pl.Boolean)).columns}
     told = [
         f"{counted(len(some), 'file')} {'is' if len(some) == 1 else 'are'} {fault}: {first_few(some)}"
-        for fault, some in faults.items()
+        for fault, some in {**faults, "unreadable and left out": broken}.items()
         if some
     ]
-    rows = rows.filter(~pl.col("path").is_in(broken))
-    label, equal = dict(rows.select("path", "label").iter_rows()), dict[str, list[str]]()
-    for path, one in found.items():
-        equal.setdefault(one.content, []).append(path)
-    sets = [some for some in equal.values() if len(some) > 1]
-    contradict = [some for some in sets if len({label[path] for path in some}) > 1]
-    for fault, those in (("equal files", sets), ("equal files with different labels", contradict)):
-        if those:
-            told.append(f"{fault}: {first_few([' = '.join(some[:3]) for some in those])}")
-    return rows, _sound_facts(list(found.values())) if modality == "speech" else {}, told
+    equal = table.group_by("content", maintain_order=True).agg("path", pl.col("label").n_unique())
+    equal = equal.filter(pl.col("path").list.len() > 1).select("label", pl.col("path").list.head(3).list.join(" = "))
+    for fault, sets in (
+        ("equal files", equal),
+        ("equal files with different labels", equal.filter(pl.col("label") > 1)),
+    ):
+        if len(sets):
+            told.append(f"{fault}: {first_few(sets['path'].to_list())}")
+    return rows, _sound_facts(table) if modality == "speech" else {}, told
 
 
 def _fold_settings(rows: pl.DataFrame, modality: Modality) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -736,12 +743,12 @@ def _facts(rows: pl.DataFrame, task: Task) -> dict[str, str]:
     return facts
 
 
-def _sound_facts(recordings: Sequence[_Read]) -> dict[str, str]:
-    seconds = sorted(one.seconds for one in recordings)
-    formats = first_few([f"{name} ({count})" for name, count in Counter(one.form for one in recordings).most_common()])
+def _sound_facts(recordings: pl.DataFrame) -> dict[str, str]:
+    seconds = recordings["seconds"].sort()
+    formats = first_few([f"{name} ({count})" for name, count in Counter(recordings["format"]).most_common()])
     shortest, median, longest = (f"{seconds[index]:.1f}" for index in (0, len(seconds) // 2, -1))
     each = f"{shortest} s each" if shortest == longest else f"{shortest} to {longest} s each, median {median} s"
-    return {"sound": f"{sum(seconds) / 60:.1f} min; {each}", "format": formats}
+    return {"sound": f"{seconds.sum() / 60:.1f} min; {each}", "format": formats}
 
 
 def _renamed(

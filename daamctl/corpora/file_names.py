@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import PurePosixPath
@@ -216,11 +216,15 @@ class _Layout:
         values = zip(*(_parts(path, form) for path in paths), strict=True)
         return cls(every, form, paths, [_Part(place, place < form[0], one) for place, one in enumerate(values)])
 
-    def written(self, names: Mapping[int, str]) -> str:
-        """The pattern with these fields at these places, and the first level of parts of a split as the group."""
+    @cached_property
+    def fields(self) -> dict[int, str]:
+        """Place -> field without label and speaker: the first part that names the parts of a split is the group."""
         group = next((part.place for part in self.parts if _is_split(part.counts)), None)
-        fields = ["group" if place == group else SKIPPED for place in range(len(self.parts))]
-        return _written([names.get(place, field) for place, field in enumerate(fields)], self.form)
+        return {part.place: "group" if part.place == group else SKIPPED for part in self.parts}
+
+    def written(self, names: dict[int, str]) -> str:
+        """The pattern with these fields at these places."""
+        return _written([*(self.fields | names).values()], self.form)
 
     def pattern(self, label: _Part, speaker: _Part | None = None) -> NamePattern:
         """The pattern that reads these parts."""

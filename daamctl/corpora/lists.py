@@ -275,13 +275,11 @@ def _with_times(table: pl.DataFrame, found: dict[str, str]) -> tuple[pl.DataFram
         if known[start].is_null().all() or (known[start] == 0).all():
             return table, []
         return table, [f"the column '{start}' is not used, since each file occurs once; else --columns start_s={start}"]
-    ends = known[end] if end is not None else None if length is None else known[start] + known[length]
-    found["start_s"] = start
-    table = table.with_columns(known[start].alias(start))
-    if (last := end or length) is not None and ends is not None:
+    found["start_s"], columns = start, [known[start].alias(start)]
+    if last := end or length:
         found["end_s"] = last
-        table = table.with_columns(ends.alias(last))
-    return table, []
+        columns.append((known[last] if end else known[start] + known[last]).alias(last))
+    return table.with_columns(columns), []
 
 
 def _seconds(cells: pl.Series) -> pl.Series | None:

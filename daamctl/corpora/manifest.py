@@ -337,28 +337,21 @@ class _Faults:
 
 def _image_folder(root: Path) -> pl.DataFrame:
     """Rows of a folder of images: `<class>/…`, or `train/<class>/…`, `test/<class>/…`, optionally `dev/<class>/…`."""
-    top = _folders(root)
-    parts = {folder: PARTS.get(folder.name.lower()) for folder in top}
-    if top and all(parts.values()):  # an official split
-        outer = [root, *top]
-        classes = [(folder, parts[part]) for part in top for folder in _folders(part)]
-    else:
-        outer = [root]
-        classes = [(folder, None) for folder in top]
-    strays = [path for folder in outer for path in sorted(folder.iterdir()) if path.is_file() and _is_image(path)]
+    files = [path.relative_to(root) for path in files_below(root)]
+    top = {path.parts[0].lower() for path in files if len(path.parts) > 1}
+    depth = 1 if top and top <= PARTS.keys() else 0  # an official split
+    strays = [root / path for path in files if _is_image(path) and len(path.parts) < depth + 2]
     if strays:
         raise CorpusError(
             f"{counted(len(strays), 'image')} outside the sub-folders of the classes: {_some(strays)}",
             fix="move them into a sub-folder, or out of the folder",
         )
-    rows: list[dict[str, str | None]] = []
-    others: list[Path] = []
-    for folder, part in classes:
-        for path in files_below(folder):
-            if _is_image(path):
-                rows.append({"path": path.relative_to(root).as_posix(), "label": folder.name, "group": part})
-            else:
-                others.append(path.relative_to(root))
+    others = [path for path in files if not _is_image(path) and len(path.parts) >= depth + 2]
+    rows = [
+        (path.as_posix(), path.parts[depth], PARTS[path.parts[0].lower()] if depth else None)
+        for path in files
+        if _is_image(path)
+    ]
     if not rows:
         raise CorpusError(
             f"{root} has no images ({', '.join(FORMATS)}) in sub-folders, one per class",
@@ -367,7 +360,8 @@ def _image_folder(root: Path) -> pl.DataFrame:
     if others:
         log.warning("%s: left out %s without an image: %s", root, counted(len(others), "file"), _some(others))
     schema = {"path": pl.String, "label": pl.String, "group": pl.String}
-    return pl.DataFrame(rows, schema=schema).with_columns(index=pl.lit(None, pl.Int64), **{_LINE: pl.lit(0)})
+    table = pl.DataFrame(rows, schema, orient="row")
+    return table.with_columns(index=pl.lit(None, pl.Int64), **{_LINE: pl.lit(0)})
 
 
 def _is_image(path: Path) -> bool:
@@ -376,10 +370,6 @@ def _is_image(path: Path) -> bool:
 
 def _some(paths: Sequence[Path]) -> str:
     return ", ".join(str(path) for path in paths[:NAMED_AT_MOST])
-
-
-def _folders(folder: Path) -> list[Path]:
-    return sorted(path for path in folder.iterdir() if path.is_dir() and not path.name.startswith("."))
 
 
 CORPUS = Corpus(

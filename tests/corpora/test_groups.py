@@ -16,6 +16,7 @@ from daamctl.corpora.groups import (
     even_number,
     official_groups,
     part_and_rest,
+    part_of,
     parts_of,
     unevenness,
     with_test_part,
@@ -25,6 +26,20 @@ from daamctl.corpora.groups import (
 def test_of_two_words_for_parts_the_last_counts() -> None:
     assert parts_of({"cv-valid-train", "cv-valid-test"}) == {"cv-valid-train": "train", "cv-valid-test": "test"}
     assert parts_of({"train_splits", "train_dev_x"}) == {}
+
+
+@pytest.mark.parametrize(
+    ("name", "part"),
+    [
+        ("news-bydate-Train", "train"),
+        ("dev-clean-2", "dev"),
+        ("valid train", "train"),
+        ("train_dev_x", None),
+        ("x", None),
+    ],
+)
+def test_the_part_of_a_name(name: str, part: str | None) -> None:
+    assert part_of(name) == part
 
 
 def test_what_is_named_for_an_evaluation_is_the_dev_part_beside_a_test_part() -> None:

@@ -666,6 +666,19 @@ def test_pieces_of_recordings(project: Path, voices: Path) -> None:
     assert rows["end_s"].to_list()[:2] == ["0.1", "0.2"]
 
 
+def test_pieces_of_recordings_in_tables_of_an_official_split(project: Path, voices: Path) -> None:
+    paths = sorted(path.relative_to(voices).as_posix() for path in voices.glob("*/*.wav"))
+    for part, own in (("train", paths[::2]), ("test", paths[1::2])):
+        rows = [{"file": path, "start": at / 10, "dur": 0.1, "emotion": "ab"[at]} for path in own for at in range(2)]
+        pl.DataFrame(rows).write_csv(voices / f"{part}.csv")
+    made = new.run(project, "pieces", voices, encoder="wavlm-micro")
+    assert made.facts["columns"] == "path = file, label = emotion, start_s = start, end_s = dur"
+    assert manifest_of(made).select("start_s", "end_s").unique(maintain_order=True).rows() == [
+        ("0.0", "0.1"),
+        ("0.1", "0.2"),
+    ]
+
+
 SPOKEN = [f"{speaker:02d}a{text:02d}{code}a.wav" for speaker in (3, 8, 9, 10) for text in (1, 2) for code in "WL"]
 """Names of EmoDB."""
 

@@ -312,13 +312,14 @@ def _speaker_doubts(layout: _Layout, pattern: NamePattern, label: _Part, speaker
 
 
 def _of_corpus(corpus: str, layout: _Layout, labels: Sequence[_Part], folder: str) -> NamePattern | None:
-    """The pattern for a corpus whose names tell the class by a code, or not at all; labels are folders that may.
+    """The pattern for a corpus whose names tell the class by a code, or not at all.
 
-    They agree with the code, or name the emotions of a corpus of emotions, or are around the corpus's own folders.
-    None: the names tell less than three codes, so they are rather of something else.
+    The label is a part that agrees with the code; without one, a part that names emotions in a corpus that `download`
+    reads, or a folder around the corpus's own folders. None: the names tell fewer than three codes, so they are rather
+    of something else.
 
     Raises:
-        CorpusError: there is no such folder.
+        CorpusError: there is no such part.
     """
     names, is_own = NAMES[corpus], corpus.lower() in CORPORA
     code = NamePattern.parse(names.label) if names.label else None

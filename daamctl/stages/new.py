@@ -620,7 +620,9 @@ def _examined(
     if not found:
         raise CorpusError(f"none of the {what} can be read", fix="correct the path after --from")
     rows = rows.filter(~pl.col("path").is_in(broken))
-    table = pl.DataFrame(found).join(rows.select("path", "label").unique("path"), on="path", maintain_order="left")
+    table = pl.DataFrame(found).join(
+        rows.select("path", "label").unique("path", keep="last"), on="path", maintain_order="left"
+    )
     faults = {name: table.filter(name)["path"].to_list() for name in table.select(pl.col(pl.Boolean)).columns}
     told = [
         f"{counted(len(some), 'file')} {'is' if len(some) == 1 else 'are'} {fault}: {first_few(some)}"

@@ -9,7 +9,7 @@ import logging
 import re
 import shutil
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, cast
 
@@ -133,8 +133,10 @@ def run(
         EncoderError: the encoder cannot be opened, or is another one than in training.
     """
     check_free(out, force=force)
-    found = _find(root, trained, layers)
+    found = _find(root, trained)
     plain = found.first.modality in ("speech", "text", "image")
+    if found.tuned and layers is not None:
+        raise MethodError(f"{found.method} fine-tunes the whole encoder; leave out --layers")
     if found.tuned and onnx:
         raise MethodError(f"'{trained}' fine-tunes the encoder, which ONNX cannot take yet; leave out --onnx")
     if not plain and (onnx or register is not None):
@@ -145,6 +147,9 @@ def run(
     if not found.config.has_encoder and (with_encoder or encoder is not None):
         raise MethodError(f"'{trained}' reads given embeddings and no encoder; leave out --with-encoder and --encoder")
     kind, chosen = _choose(found, folds)
+    if layers is not None:  # may train for hours, so what can be refused has been
+        found = _on_layers(found, layers)
+        kind, chosen = _choose(found, folds)
     record = _record(found, kind, chosen, _encoder_settings(found, encoder))
 
     with write_model(out, record, force=force) as folder:
@@ -177,7 +182,7 @@ def run(
     return out
 
 
-def _find(root: Path, trained: str, layers: str | None) -> _Trained:
+def _find(root: Path, trained: str) -> _Trained:
     name, _, method = trained.partition("/")
     layout, config = find_run(root, name)
     known = dict.fromkeys([*(config.trained if layout.pipeline else ()), *trained_methods(layout)])
@@ -192,8 +197,6 @@ def _find(root: Path, trained: str, layers: str | None) -> _Trained:
         raise MethodError(
             f"{method} repeats a released script and cannot be exported", fix="fine-tune with another form"
         )
-    if stage == "finetune" and layers is not None:
-        raise MethodError(f"{method} fine-tunes the whole encoder; leave out --layers")
     seeds = config.seeds_of(stage) if layout.pipeline else None
     folds = complete_folds(layout, method, seeds)
     check_method(method, folds)
@@ -212,15 +215,19 @@ def _find(root: Path, trained: str, layers: str | None) -> _Trained:
     made = stage == "finetune" or (evaluation.provenance.embeddings_key == folds[0].result["meta"]["embeddings_key"])
     if not made or rows.keys() != runs.keys() or not all(is_scored(runs[run], rows[run]) for run in rows):
         raise ArtifactError(f"the evaluation of '{name}' is not of these folds of {method}", path=place)
-    if layers is not None:  # trained now unless `truncate` has
-        features = load_features(layout, config)
-        highest = int(layers[2:]) if re.fullmatch(r"1-\d{1,6}", layers) else 0
-        chosen = tuple(range(1, highest + 1))
-        if not chosen or not set(chosen) <= set(features.layers):
-            raise ConfigError(f"--layers must be 1-K with K from 1 to {max(features.layers)}, got '{layers}'")
-        folder = layout.stage("truncate") / f"{layers_name(chosen)}-{method}"
-        folds = train_on_layers(method, features, chosen, folder, layout, config, Tracker())
     return _Trained(method, layout, config, folds, evaluation)
+
+
+def _on_layers(found: _Trained, layers: str) -> _Trained:
+    """The method on the layers 1 to K, trained now unless `truncate` has."""
+    features = load_features(found.layout, found.config)
+    highest = int(layers[2:]) if re.fullmatch(r"1-\d{1,6}", layers) else 0
+    chosen = tuple(range(1, highest + 1))
+    if not chosen or not set(chosen) <= set(features.layers):
+        raise ConfigError(f"--layers must be 1-K with K from 1 to {max(features.layers)}, got '{layers}'")
+    folder = found.layout.stage("truncate") / f"{layers_name(chosen)}-{found.method}"
+    folds = train_on_layers(found.method, features, chosen, folder, found.layout, found.config, Tracker())
+    return replace(found, folds=folds)
 
 
 def _open_encoder(found: _Trained, record: ModelRecord, folder: Path | None) -> OpenedEncoder:

@@ -104,11 +104,17 @@ def _predict_again(layout: Layout, monkeypatch: pytest.MonkeyPatch) -> None:
         (["predict", "model"], "standard input holds texts, the model reads files of embeddings"),
         (["serve", "model"], "model reads given embeddings, whose encoder is elsewhere, so there is nothing to serve"),
         (["export", "mine/daam-v1-mlp", "--out", "other", "--onnx"], "reads given embeddings, so ONNX and MLflow"),
+        (
+            ["export", "mine/daam-v1-mlp", "--out", "other", "--layers", "1-2", "--onnx"],
+            "so ONNX and MLflow cannot take",
+        ),
+        (["export", "mine/daam-v1-mlp", "--out", "other", "--layers", "1-2", "--folds", "9"], "--folds must be mean,"),
         (["export", "mine/daam-v1-mlp", "--out", "other", "--with-encoder"], "reads given embeddings and no encoder"),
     ):
         refused = CliRunner().invoke(app, words, input="x")
         assert refused.exit_code == 3, refused.output
         assert message in refused.stderr
+    assert not layout.stage("truncate").exists()  # what is refused trains nothing
 
 
 def test_commands_know_that_there_is_no_encoder(given: tuple[Layout, Config]) -> None:

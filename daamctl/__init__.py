@@ -61,7 +61,7 @@ def judge(
     margin: float | None = None,
     items: Path | str | None = None,
     common: bool = False,
-    **columns: str | Sequence[str],
+    **columns: str | Sequence[str] | None,
 ) -> Verdict:
     """Compare models by their predictions on the same items, e.g. `daamctl.judge("a.csv", "b.csv", group="speaker")`.
 
@@ -73,7 +73,7 @@ def judge(
             character_accuracy, of numbers ccc, pearson, spearman or r2, of scores of two classes auroc,
             average_precision or eer_accuracy, of counted errors counted_accuracy, of any scores mean, of losses
             mean_loss.
-        margin: test that each model is less than this fraction of the metric worse than the first.
+        margin: test that each model is less than this fraction of the metric worse than the first; 0.01 is a point.
         items: file with the labels and groups of the items.
         common: judge the items that all models have, if they differ.
         columns: names of columns that are not recognised: item, label, prediction, correct, group, fold or seed; in one

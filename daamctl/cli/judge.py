@@ -89,16 +89,14 @@ def command(
     """Say which of several models is better, by how much, and how sure that is, from predictions of any tool."""
     from daamctl.stages import judge
 
-    given = {"item": item, "label": label, "group": group, "fold": fold, "seed": seed, "model": model}
-    columns: dict[str, str | list[str]] = {role: name for role, name in given.items() if name is not None}
-    for role, names in (("prediction", prediction), ("correct", correct)):
-        if names:
-            columns[role] = names if len(names) > 1 else names[0]
+    if html is not None:
+        judge.check_page(html)
+    columns = {"item": item, "label": label, "group": group, "fold": fold, "seed": seed, "model": model}
     verdict, read = judge.run(
         files,
-        columns=columns,
+        columns={**columns, "prediction": prediction, "correct": correct},
         items=items,
-        metric=metric.value.replace("-", "_"),
+        metric=metric.value,
         margin=None if margin is None else margin / 100,
         common=common,
     )

@@ -10,6 +10,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from itertools import combinations
+from numbers import Real
 
 import numpy as np
 import polars as pl
@@ -160,8 +161,13 @@ def _check(files: Sequence[Predictions], metric: str, margin: float | None) -> N
         raise ConfigError(f"a comparison needs predictions of two models or more, got {len(files)}")
     if metric not in (metrics := (*Task.over_items, *FIGURES_OF_SUMS)):
         raise ConfigError(f"metric '{metric}' is not known; known: {', '.join(metrics)}")
-    if margin is not None and not 0 <= margin <= 1:
-        raise ConfigError(f"margin must be a fraction from 0 to 1, got {margin:g}")
+    if margin is not None and not (isinstance(margin, Real) and 0 <= margin <= 1):
+        raise ConfigError(f"margin must be a fraction from 0 to 1, got {margin!r}")
+    if margin == 1 and metric not in (*NUMBERS, *VALUED):
+        raise ConfigError(
+            f"a margin of 1 is 100 points of {FIGURES[metric]}; it must be less",
+            fix="for one point, give margin=0.01 in Python, or --margin 1",
+        )
     names = [file.name for file in files]
     wrong = next((name for name in names if names.count(name) > 1 or name in ("item", "group", "label")), None)
     if wrong is not None:

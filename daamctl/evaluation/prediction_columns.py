@@ -125,8 +125,6 @@ def of_table(
         ConfigError: see `read_predictions`.
     """
     what = str(path or name)
-    if unknown := sorted(columns.keys() - COLUMNS.keys()):
-        raise ConfigError(f"'{unknown[0]}' is no kind of column; known: {', '.join(COLUMNS)}")
     if frame.is_empty():
         raise ConfigError(f"{what}: no row")
     frame = by_task(frame, columns, what)

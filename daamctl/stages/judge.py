@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -11,9 +11,9 @@ import polars as pl
 
 from daamctl.artifacts.predictions import Predictions, Verdict
 from daamctl.config import nearest_root
-from daamctl.errors import ConfigError, UnknownNameError
+from daamctl.errors import ArtifactError, ConfigError, UnknownNameError, first_few
 from daamctl.evaluation.judge import judge
-from daamctl.evaluation.prediction_columns import of_table
+from daamctl.evaluation.prediction_columns import COLUMNS, of_table
 from daamctl.evaluation.prediction_files import names_of, read_models, read_predictions
 from daamctl.store.files import expanded, fitting, write_text
 from daamctl.store.tables import rows_of_json, table_of_rows, to_polars, without_nan
@@ -22,7 +22,7 @@ from daamctl.store.tables import rows_of_json, table_of_rows, to_polars, without
 def run(
     sources: Sequence[Path | str | Any],
     *,
-    columns: Mapping[str, str | Sequence[str]] | None = None,
+    columns: Mapping[str, str | Sequence[str] | None] | None = None,
     items: Path | None = None,
     metric: str = "accuracy",
     margin: float | None = None,
@@ -33,9 +33,10 @@ def run(
     Args:
         sources: files or folders (`read_predictions`), also as NAME=PATH, or RUN/METHOD of the project; or tables
             (`_table`); or a mapping of names to them; or one with the predictions of several models (`read_models`).
-        columns: what a column is -> its name, where it is not recognised.
+        columns: what a column is -> its name, where it is not recognised; None: recognise it; of prediction or
+            correct also several, one for each model.
         items: file with the labels and groups of the items.
-        metric: which ranks the models, see `judge`.
+        metric: which ranks the models, see `judge`; also with hyphens.
         margin: fraction of the metric that a model may be worse than the first.
         common: judge the items that all have, if they differ.
 
@@ -43,25 +44,25 @@ def run(
         ConfigError: see `judge`.
         ArtifactError: a file is missing or damaged.
     """
-    columns = columns or {}
+    given, metric = _names(columns or {}), metric.replace("-", "_")
     models: list[tuple[str | None, Any]] = [(None, source) for source in sources]
     if len(sources) == 1 and isinstance(sources[0], Mapping):
         models = [(str(name), source) for name, source in sources[0].items()]
     named: list[tuple[str | None, Path | pl.DataFrame]] = []
     for name, source in models:
         if isinstance(source, Path | str):
-            given, separator, path = str(source).partition("=")
+            called, separator, path = str(source).partition("=")
             is_named = name is None and separator != "" and not fitting(Path(source))
-            named.append((given or None, _place(path)) if is_named else (name, _place(source)))
+            named.append((called or None, _place(path)) if is_named else (name, _place(source)))
         elif items is not None:
             raise ConfigError("`items` adds labels to files; join them to a table yourself")
         else:
             named.append((name, _table(source)))
     if len(named) == 1:
-        files = read_models(named[0][1], columns, items, metric=metric)
+        files = read_models(named[0][1], given, items, metric=metric)
         return judge(files, metric=metric, margin=margin, common=common), files
-    single = {role: name for role, name in columns.items() if isinstance(name, str) and role != "model"}
-    if several := next((role for role in columns if role not in single), None):
+    single = {role: name for role, name in given.items() if isinstance(name, str) and role != "model"}
+    if several := next((role for role in given if role not in single), None):
         raise ConfigError(f"several models in one file (--{several}) are judged alone, got {len(named)} files")
     files = [
         read_predictions(one, single, items, name, metric=metric)
@@ -74,6 +75,23 @@ def run(
         for number, name in zip(paths, names_of(list(paths.values())), strict=True):
             files[number] = replace(files[number], name=name)
     return judge(files, metric=metric, margin=margin, common=common), files
+
+
+def _names(columns: Mapping[str, Any]) -> dict[str, str | list[str]]:
+    """The names that are given; a list of one is this one."""
+    known, given = (*COLUMNS, "model"), dict[str, str | list[str]]()
+    for role, names in columns.items():
+        if role not in known:
+            raise ConfigError(f"'{role}' is no kind of column; known: {', '.join(known)}")
+        if names is None:
+            continue
+        is_one = isinstance(names, str) or not isinstance(names, Iterable)  # tables may have numbers for names
+        several = [str(name) for name in ([names] if is_one else names)]
+        if len(several) > 1 and role not in ("prediction", "correct"):
+            raise ConfigError(f"{role} is one column, got several: {first_few(several)}")
+        if several:
+            given[role] = several if len(several) > 1 else several[0]
+    return given
 
 
 def _place(given: Path | str) -> Path:
@@ -108,6 +126,22 @@ def _table(given: Any) -> pl.DataFrame:
         why = "" if isinstance(error, AttributeError | TypeError) else f": {str(error).splitlines()[0]}"
         kind = type(given).__name__
         raise ConfigError(f"a file, or a table of polars, pandas or pyarrow is needed, got {kind}{why}") from error
+
+
+def check_page(path: Path) -> None:
+    """Check that a page may be written to a path.
+
+    Raises:
+        ArtifactError: there is something else than an empty file or an earlier page.
+    """
+    if not path.exists() or (path.is_file() and not path.stat().st_size):
+        return
+    head = b""
+    if path.is_file():
+        with path.open("rb") as file:
+            head = file.read(1000)
+    if not (head.startswith(b"<!DOCTYPE html>") and b"<title>Which " in head):
+        raise ArtifactError(f"{path} exists and is not a page of judge", fix="choose another file with --html")
 
 
 def write_page(verdict: Verdict, files: Sequence[Predictions], path: Path) -> None:

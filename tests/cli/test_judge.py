@@ -60,6 +60,10 @@ def test_json_and_page(files: Path) -> None:
     assert len(found["items"]) == 240
     assert {"first", "second", "p", "low", "high", "detectable"} <= set(found["pairs"][0])
     assert (files / "page.html").stat().st_size > 10_000
+    (files / "empty.html").touch()
+    for replaced in ("page.html", "empty.html"):
+        assert call("b.csv", "a.csv", "--html", replaced).exit_code == 0
+        assert "<title>Which is better: a and b?</title>" in (files / replaced).read_text(encoding="utf-8")
 
 
 @pytest.mark.parametrize(
@@ -72,13 +76,19 @@ def test_json_and_page(files: Path) -> None:
         (["a.csv", "~nobody-of-this-name/c.csv"], "no file ~nobody-of-this-name/c.csv"),
         (["a.csv", "b.csv", "--item", "x"], "has no column 'x'"),
         (["a.csv", "b.csv", "--items", "nothing.csv"], "no file nothing.csv"),
+        (["a.csv", "b.csv", "--html", "a.csv"], "a.csv exists and is not a page of judge"),
+        (["--html", "b.csv", "a.csv", "c.csv"], "b.csv exists and is not a page of judge"),  # before c.csv is missed
+        (["a.csv", "b.csv", "--html", "../"], "exists and is not a page of judge"),
+        (["a.csv", "b.csv", "--margin", "100"], "for one point, give margin=0.01 in Python, or --margin 1"),
     ],
 )
 def test_bad_input_is_one_line_and_exit_code_3(files: Path, words: list[str], message: str) -> None:
+    before = {path: path.read_bytes() for path in files.iterdir()}
     result = call(*words)
     assert result.exit_code == 3
     assert message in result.output
     assert "Traceback" not in result.output
+    assert {path: path.read_bytes() for path in files.iterdir()} == before
 
 
 def test_no_torch_is_imported(files: Path) -> None:

@@ -565,11 +565,25 @@ def test_wrong_arguments_of_the_function_are_refused() -> None:
     one, other = table(0.8, 1), table(0.6, 2)
     for settings, message in (
         ({"groups": "speaker"}, "'groups' is no kind of column"),
+        ({"nope": 1}, "'nope' is no kind of column; known: item, label, prediction, correct, group, fold, seed, model"),
+        ({"label": ["a", "b"]}, "label is one column, got several: a, b"),
         ({"margin": 5.0}, "margin must be a fraction"),
+        ({"margin": "1"}, "margin must be a fraction from 0 to 1, got '1'"),
+        ({"margin": 1}, "a margin of 1 is 100 points of accuracy; it must be less"),
         ({"metric": "f1"}, "metric 'f1' is not known; known: accuracy, balanced_accuracy"),
     ):
         with pytest.raises(ConfigError, match=message):
             daamctl.judge(one, other, **settings)  # type: ignore[arg-type]
+
+
+def test_what_says_nothing_more_is_no_wrong_argument() -> None:
+    one, other = table(0.8, 1), table(0.6, 2)
+    plain = daamctl.judge(one, other, metric="macro_f1")
+    for settings in ({"group": None}, {"group": ["speaker"]}, {"prediction": ["pred"]}, {"correct": []}):
+        assert daamctl.judge(one, other, metric="macro-f1", **settings).pairs == plain.pairs  # type: ignore[arg-type]
+    numbers = [rows.to_pandas().set_axis(range(4), axis="columns") for rows in (one, other)]
+    found = daamctl.judge(*numbers, metric="macro_f1", item=0, group=1, label=2, prediction=3)  # type: ignore[arg-type]
+    assert [replace(pair, unit="speaker") for pair in found.pairs] == plain.pairs
 
 
 def test_many_different_scores_take_no_longer() -> None:

@@ -161,7 +161,7 @@ def compare_paired(pairs: Sequence[tuple[TrainedMethod, TrainedMethod]], unit: s
                 floor=family.floor,
             )
         )
-        notes += [*family.notes, *_other_seeds(first, second), *first.notes, *second.notes, *_same(first, second)]
+        notes += [*family.notes, *first.notes, *second.notes, *_same(first, second)]
     floor = max((entry.floor for entry in facts_of if entry.floor), default=None)
     floor_holm = 1.0 if floor is None else min(1.0, floor * len(pairs))
     # only where the correction is to blame; without it, a difference could be significant
@@ -182,14 +182,6 @@ def compare_paired(pairs: Sequence[tuple[TrainedMethod, TrainedMethod]], unit: s
         pairs=facts_of,
         notes=list(dict.fromkeys(notes)),
     )
-
-
-def _other_seeds(first: TrainedMethod, second: TrainedMethod) -> list[str]:
-    """Note on figures that are compared by seed."""
-    one, two = ({fold.seed for fold in side.folds} for side in (first, second))
-    if first.task.by_accuracy or one == two:
-        return []
-    return [f"{first.task.metric} is over the seeds that both sides have: {', '.join(map(str, sorted(one & two)))}"]
 
 
 def _same(first: TrainedMethod, second: TrainedMethod) -> list[str]:

@@ -71,7 +71,7 @@ def primary_rows(folds: Mapping[str, Sequence[Fold]], complete: Sequence[str], r
             mean = float(np.mean(values[task.primary])) if interval is None else interval.value
             rows["figures"].append({**best, "mean": mean + added, "runs": len(folds[method])})
     base = trials.get(reference, {})
-    others = [method for method in complete if method != reference and base.keys() & trials[method].keys()]
+    others = [method for method in complete if base and method != reference]
     pairs = [compare_trials(task, trials[name], base, (name, reference)) for name in others]
     return {**rows, "comparisons": with_holm(pairs)}
 

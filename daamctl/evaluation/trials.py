@@ -8,6 +8,7 @@ trials (seeds, samples of training items), which share the test items.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
@@ -80,14 +81,14 @@ def compare_trials(
     """The primary figure of one method minus that of another: `comparison.paired_columns` of what units add to it.
 
     Args:
-        first: trials of one method; those whose seed the other lacks do not count.
+        first: trials of one method; the other may have other seeds, and more or fewer.
         names: of both methods.
 
     Returns:
         The comparison; `p_holm` is empty until `comparison.with_holm` fills it in for the family.
 
     Raises:
-        ArtifactError: no seed is in both, or there is one unit.
+        ArtifactError: there is one unit.
         ValueError: units or true answers differ.
     """
     _, _, (one, two), mean = _pair(task, first, second)
@@ -223,15 +224,10 @@ def _mean(task: Task, given: int, trials: int) -> Statistic:
 
 def _pair(task: Task, first: Trials, second: Trials) -> tuple[Floats, Statistic, list[Floats], Statistic]:
     """Sums of two methods, the difference of their figures as a function of these; sums and figure of each method."""
-    seeds = [seed for seed in first if seed in second]
-    if not seeds:
-        names = " and ".join(", ".join(map(str, trials)) for trials in (first, second))
-        raise ArtifactError(
-            f"{task.metric} is compared by trials of the same seed; the seeds are {names}",
-            fix="train both with the same train.seeds",
-        )
-    given, tables = _stacked([[trials[seed] for seed in seeds] for trials in (first, second)])
-    rows, mean = len(given), _mean(task, len(given), len(seeds))
+    # each trial is swapped with one of the other; of fewer trials each counts more often, which keeps the mean
+    number = math.lcm(len(first), len(second))
+    given, tables = _stacked([[*trials.values()] * (number // len(trials)) for trials in (first, second)])
+    rows, mean = len(given), _mean(task, len(given), number)
 
     def gap(sums: Floats) -> Floats:
         one, two = (mean(np.vstack([sums[:rows], part])) for part in np.split(sums[rows:], 2))

@@ -1,8 +1,6 @@
 """Two trained methods on the same items: figures against `compare_methods`, what is listed, noted and refused."""
 
 from dataclasses import replace
-from types import SimpleNamespace
-from typing import Any
 
 import numpy as np
 import polars as pl
@@ -11,10 +9,10 @@ import pytest
 from daamctl.artifacts.comparison import SettingDifference
 from daamctl.artifacts.results import read_folds
 from daamctl.config import Config
-from daamctl.data.task import Task, task_of
+from daamctl.data.task import Task
 from daamctl.errors import ArtifactError
 from daamctl.evaluation.comparison import compare_methods
-from daamctl.evaluation.paired import TrainedMethod, _other_seeds, compare_paired, disagreements
+from daamctl.evaluation.paired import TrainedMethod, compare_paired, disagreements
 from daamctl.evaluation.scoring import items_of
 from daamctl.evaluation.statistics import holm, nadeau_bengio
 from tests.fixtures.folds import make_layout, write_fold, write_items, write_method
@@ -272,14 +270,3 @@ def test_identical_predictions_are_noted(tmp_path):
     result = one((trained(tmp_path, "left"), trained(tmp_path, "right")))
     said = "the predictions of left/mha and right/mha are identical in every fold: "
     assert said + "they are the same method with the same settings" in result.notes
-
-
-@pytest.mark.parametrize(
-    ("modality", "seeds", "notes"), [("tokens", (1, 2), 1), ("tokens", (1, 3), 0), ("text", (1,), 0)]
-)
-def test_other_seeds_of_taggers_are_noted(modality: str, seeds: tuple[int, ...], notes: int) -> None:
-    def side(*seeds: int) -> Any:
-        return SimpleNamespace(folds=[SimpleNamespace(seed=seed) for seed in seeds], task=task_of(modality))
-
-    found = _other_seeds(side(1, 3), side(*seeds))
-    assert found == ["entity F1 is over the seeds that both sides have: 1"][:notes]

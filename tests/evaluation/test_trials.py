@@ -12,7 +12,6 @@ from scipy import stats
 
 from daamctl.data.spans import word_id
 from daamctl.data.task import Sums, task_of
-from daamctl.errors import ArtifactError
 from daamctl.evaluation.engine import score_p
 from daamctl.evaluation.trials import compare_trials, mean_figure, trial_intervals, trials_not_worse
 
@@ -187,13 +186,18 @@ def test_trials_must_be_comparable() -> None:
         trial_intervals(TASK, [{1: one}, {1: other}])
     with pytest.raises(ValueError, match="sentences of two trials differ"):
         compare_trials(TASK, {1: one}, {1: replace(one, units=one.units + 1)}, NAMES)
-    with pytest.raises(ArtifactError, match="compared by trials of the same seed; the seeds are 1, 2 and 3"):
-        compare_trials(TASK, {1: one, 2: one}, {3: one}, NAMES)
 
 
-def test_only_shared_seeds_are_compared() -> None:
+def test_methods_of_other_seeds_are_compared_by_all_of_their_trials() -> None:
+    """As if each had trained with every pair of their seeds."""
     rng = np.random.default_rng(5)
     gold = rng.poisson(1.5, 40)
-    one, other = method(rng, gold, 0.7, 3), method(rng, gold, 0.5, 2)
-    shared = {seed: one[seed] for seed in other}
-    assert compare_trials(TASK, one, other, NAMES) == compare_trials(TASK, shared, other, NAMES)
+    one, other = method(rng, gold, 0.7, 3), {seed + 3: trial for seed, trial in method(rng, gold, 0.5, 2).items()}
+    pairs = list(product(one.values(), other.values()))
+    first, second = ({seed: pair[side] for seed, pair in enumerate(pairs)} for side in (0, 1))
+    found, expected = compare_trials(TASK, one, other, NAMES), compare_trials(TASK, first, second, NAMES)
+    assert found.difference == pytest.approx(np.mean([*map(f1, one.values())]) - np.mean([*map(f1, other.values())]))
+    for name in ("low", "high", "p", "detectable"):
+        assert getattr(found, name) == pytest.approx(getattr(expected, name))
+    same, again = (trials_not_worse(TASK, *trials, 0.1) for trials in ((one, other), (first, second)))
+    assert (same[0].low, same[1]) == pytest.approx((again[0].low, again[1]))

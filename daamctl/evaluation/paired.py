@@ -284,10 +284,13 @@ def _compare(first: TrainedMethod, second: TrainedMethod, unit: str, command: st
     try:
         rows, family = compare_methods(tables, task=first.task, same_folds=same_folds, alpha=ALPHA)
     except ArtifactError as error:
+        items, others = (set(method.table["item"]) for method in (first, second))
+        if items != others and items & others:
+            again += f". To judge the items that both have: daamctl judge {first.name} {second.name} --common"
         raise ArtifactError(error.message, fix=again) from error
     if not same_folds:
         return rows, replace(family, notes=[*family.notes, _other_folds_note(first, second)])
-    if ratios[0] == ratios[1]:
+    if ratios[0] == ratios[1] or family.design.n_folds < 2:
         return rows, family
     shares = " and ".join(f"{ratio:.3g}" for ratio in ratios)
     note = f"n_test / n_train is {shares}; the test over folds uses the larger one"

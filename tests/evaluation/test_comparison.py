@@ -262,6 +262,10 @@ def sized(table, name, where):
             "'b' lacks 120 of 300 and has 120 others, e.g. '1-000' of fold 1",
         ),
         (
+            lambda table: table.filter(pl.col("fold") != 3).with_columns(pl.col("fold").replace({1: 2, 2: 1})),
+            "'b' lacks 60 of 300 and has 0 others, e.g. '3-000' of fold 3",
+        ),
+        (
             lambda table: relabelled(table, pl.col("item") == "2-004"),
             "'a' and 'b' were tested with different targets: 1 of 300 items differ, e.g. '2-004': . and 7",
         ),

@@ -195,7 +195,8 @@ def test_other_test_items_are_refused_with_the_settings_to_blame(tmp_path):
     right = trained(tmp_path, "right", config=settings(download={"num_groups": 4}), edit=lambda part: part.slice(3))
     with pytest.raises(ArtifactError, match="'left/mha' and 'right/mha' were not tested on the same items") as error:
         one((left, right))
-    again = "different items cannot be paired. If they should be equal, make them again: make left, make right"
+    again = "different items cannot be paired. If they should be equal, make them again: make left, make right. "
+    again += "To judge the items that both have: daamctl judge left/mha right/mha --common"
     assert error.value.fix == f"they differ in download.num_groups; {again}"
     right = trained(tmp_path, "right", edit=lambda part: part.slice(3))
     with pytest.raises(ArtifactError, match="not tested on the same items") as error:
@@ -236,9 +237,9 @@ def test_clips_cut_differently_are_compared_by_utterance_only(tmp_path):
 
 def test_texts_are_compared_as_units_of_their_own(tmp_path):
     config, sides = Config.model_validate({"train": {"seeds": [1]}}), []
-    for side, skill in (("left", 0.5), ("right", 2.5)):
+    for side, skill, clips in (("left", 0.5, 100), ("right", 2.5, 200)):
         layout = make_layout(tmp_path, side)
-        write_items(layout, config, "mha", seeds=(1,), skill=skill)
+        write_items(layout, config, "mha", seeds=(1,), skill=skill, changes={"meta.num_train_clips": clips})
         sides.append(TrainedMethod.of(side, "mha", read_folds(layout.method("mha")), "clip", config, f"make {side}"))
     result = one(tuple(sides), "clip")
     (entry,) = result.pairs
@@ -246,6 +247,7 @@ def test_texts_are_compared_as_units_of_their_own(tmp_path):
     assert (entry.design.unit, entry.design.source_word) == ("item", "author")
     assert of(result).unit == "text"
     assert {row.speaker for row in entry.disagreements} == {None}
+    assert not any("the test over folds" in note for note in result.notes)  # there is one
 
 
 def test_an_undertrained_side_is_marked_and_explains_the_difference(tmp_path):

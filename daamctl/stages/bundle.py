@@ -100,8 +100,8 @@ def write(root: Path, run: str, out: Path | None = None) -> Path:
     folds, stale = scored_folds(layout, config, evaluation)
     if stale:
         raise ArtifactError(f"'{run}' cannot be bundled: {stale[0]}")
-    for note in other_settings(layout, config, evaluation, folds):
-        log.warning(note)
+    others = other_settings(layout, config, evaluation, folds)
+    again = f"{layout.command('evaluate')}; {layout.command('report')}"
     paths = [folder / FILE, *(folder / name for name in evaluation.files)]
     paths += [layout.method(method) / SKIPPED_FILE for method in evaluation.skipped]
     same = {method for group in evaluation.fairness.identical for method in group.methods}
@@ -115,7 +115,6 @@ def write(root: Path, run: str, out: Path | None = None) -> Path:
     if page.is_file() and page.stat().st_mtime >= changed:
         paths.append(page)
     elif page.is_file():  # or a clock went back, so the evaluation is made again, too
-        again = f"{layout.command('evaluate')}; {layout.command('report')}"
         log.warning("%s is older than the evaluation and left out; make both again, then bundle: %s", page.name, again)
     contents = {path.relative_to(layout.root).as_posix(): path.read_bytes() for path in paths}
     settings = {**config.model_dump(mode="json"), "pipelines": [layout.pipeline] if layout.pipeline else []}
@@ -140,8 +139,13 @@ def write(root: Path, run: str, out: Path | None = None) -> Path:
                 info.create_system, info.external_attr = 3, 0o100644 << 16
                 archive.writestr(info, contents[name], zipfile.ZIP_DEFLATED, 6)
         if wrong := verify(temporary).wrong:
-            what = f"the tables of '{run}' do not follow from its folds and settings: {wrong[0]}"
-            raise ArtifactError(what, fix=layout.command("evaluate"))
+            # files have been checked by their seals, so an option such as --set is to blame, or another version
+            what = f"the evaluation of '{run}' does not follow from its folds and the settings in its files. "
+            raise ArtifactError(
+                what + (" ".join(others) or wrong[0]), fix=f"make it and the report again, then bundle: {again}"
+            )
+    for note in others:
+        log.warning(note)
     return out
 
 

@@ -267,6 +267,19 @@ def test_only_a_bundle_is_replaced(written: Path, tmp_path: Path, tmp_path_facto
         assert bundle.write(root, "tiny", out).read_bytes() == written.read_bytes()
 
 
+def test_an_evaluation_with_options_of_the_command_line_is_refused(
+    tmp_path: Path, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    root = shutil.copytree(shared_project(tmp_path_factory), tmp_path / "project")
+    file = root / "pipelines" / "tiny.yaml"
+    file.write_text(file.read_text().replace("steps: 40", "steps: 41"))
+    with in_project(root), pytest.raises(ArtifactError) as error:
+        bundle.write(root, "tiny", tmp_path / "tiny.zip")
+    assert error.value.message.endswith("than those of pipelines/tiny.yaml: train.steps: 40 (now 41).")
+    assert error.value.fix == "make it and the report again, then bundle: daamctl evaluate tiny; daamctl report tiny"
+    assert not (tmp_path / "tiny.zip").exists()
+
+
 def test_a_run_that_was_not_evaluated_is_refused(tmp_path_factory: pytest.TempPathFactory) -> None:
     root = shared_project(tmp_path_factory)
     with in_project(root):

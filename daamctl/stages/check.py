@@ -147,7 +147,7 @@ def _data_problems(config: Config, *, encoder: bool) -> Iterator[str]:
 
 
 def _method_problems(config: Config) -> Iterator[str]:
-    """Problems of `methods`, their settings, and the methods of the ablation."""
+    """Problems of `methods`, their settings, the methods of the ablation, and groups that cannot be split."""
     if not config.methods:
         yield "methods: at least one method is needed"
     if len(set(config.methods)) != len(config.methods):
@@ -173,6 +173,13 @@ def _method_problems(config: Config) -> Iterator[str]:
                     f"methods: part of '{name}' is chosen on a held-out group, "
                     f"which train.selection={selection} does not set aside"
                 )
+    # with other settings a corpus may have groups of its own, which `download` counts
+    formed = config.download.folds == "stratified" or config.download.disjoint == "sentence"
+    held_out = selection == "dev-group" and config.train.shots is None
+    if formed and config.download.num_groups < (needed := 3 if held_out else 2):
+        last = "; with two groups, set train.selection to last" if held_out else ""
+        parts = "train, dev and test" if held_out else "train and test"
+        yield f"download.num_groups: {needed} or more are needed for {parts}, got {config.download.num_groups}{last}"
     reference = config.evaluate.reference
     if reference is not None and reference not in config.trained:
         yield _unknown("evaluate.reference", reference, config.trained)

@@ -50,6 +50,15 @@ def problems(project: Path, text: str) -> list[str]:
             "methods: [none, best-layer]\ntrain: {selection: last}",
             "methods: part of 'best-layer' is chosen on a held-out group, which train.selection=last does not",
         ),
+        (
+            "download: {folds: stratified, num_groups: 2}",
+            "download.num_groups: 3 or more are needed for train, dev and test, got 2; with two groups, set "
+            "train.selection to last",
+        ),
+        (
+            "download: {disjoint: sentence, num_groups: 1}\ntrain: {selection: last}",
+            "download.num_groups: 2 or more are needed for train and test, got 1",
+        ),
         ("ablate: {method: mah}", "ablate.method: unknown name 'mah'; did you mean 'mha'?"),
         (
             "methods: [none, mha]\nablate: {rank_by: daam-v1}",
@@ -62,6 +71,13 @@ def test_what_is_wrong_with_methods(project: Path, text: str, message: str) -> N
     found = problems(project, text)
     assert found[0].startswith(f"pipeline 'mine': {message}")
     assert sum(line.startswith("pipeline") for line in found) == 1
+
+
+def test_two_groups_are_enough_where_nothing_is_held_out_or_the_corpus_may_have_more(project: Path) -> None:
+    two = ("{folds: stratified, num_groups: 2}\ntrain: {selection: last}", "{disjoint: both, num_groups: 2}")
+    for settings in two:
+        (project / "pipelines/mine.yaml").write_text(f"download: {settings}\n")
+        assert check.run(project, ["mine"]) == ["mine"]
 
 
 def test_methods_of_another_package_are_known(project: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,7 +3,7 @@
 A file of columns has one word per line and an empty line after each sentence. Columns are separated by tabs, or else by
 spaces; the first is the word, the last its tag, or the other way round. `-DOCSTART-` lines separate documents. A table
 (Parquet or JSON) has one row per sentence, with lists of strings in `tokens` and `tags`, and perhaps `id`, `group` and
-`speaker`. Tags of any scheme in `corpora.tags` become BIO, and so do types without prefixes.
+`speaker`. Tags of any scheme in `corpora.tags` become BIO, and so do types without prefixes and prefixes without types.
 
 A folder holds the parts of an official split: train, dev and test, with or without a suffix.
 """
@@ -24,8 +24,8 @@ from daamctl.corpora.base import PREPARED_TOKENS, Corpus
 from daamctl.corpora.files import JSON, lines_of, read_table, read_text, renames
 from daamctl.corpora.groups import PARTS, official_groups, part_and_rest, with_test_part
 from daamctl.corpora.hub import features_of, names_of, reading
-from daamctl.corpora.tags import ALLOWED, Sentence, broken, scheme_of, split_tag, to_bio
-from daamctl.data.spans import OUTSIDE, word_id
+from daamctl.corpora.tags import ALLOWED, Sentence, broken, scheme_of, split_tag, to_bio, with_types
+from daamctl.data.spans import word_id
 from daamctl.errors import CorpusError, first_few
 
 log = logging.getLogger(__name__)
@@ -90,10 +90,7 @@ def read_columns(path: Path, *, columns: int | None = None, fix: str = FIX) -> l
         word_at, tag_at = 1, next(iter(tagged), -1)
         if not any(split_tag(fields[tag_at]) for fields in rows):  # as of Universal Dependencies
             raise CorpusError(f"{path}: no column has tags ({ALLOWED})", fix=WRITE_BIO)
-    kinds = {fields[tag_at] for fields in rows}
-    # types without prefixes, as in Few-NERD: neighbours of one type are one entity
-    prefixed = [kind for kind in kinds if kind[1:2] == "-"]
-    bare = OUTSIDE in kinds and len(kinds) > 1 and not prefixed
+    whole_tags = with_types(fields[tag_at] for fields in rows)
     for number, (line, fields) in enumerate(zip(lines, table, strict=True), 1):
         if numbered and fields and not fields[0].isdecimal():
             continue
@@ -105,8 +102,7 @@ def read_columns(path: Path, *, columns: int | None = None, fix: str = FIX) -> l
                 what = "a single column" if len(fields) == 1 else f"{len(fields)} columns"
                 start = start or f"; {columns} are expected, a word first and its tag last"
                 raise CorpusError(f"{path}:{number}: {what} ('{line.strip()[:60]}'){start}", fix=fix)
-            word, tag = fields[word_at], fields[tag_at]
-            tag = f"I-{tag}" if bare and tag != OUTSIDE else tag
+            word, tag = fields[word_at], whole_tags.get(fields[tag_at], fields[tag_at])
             if not word or split_tag(tag) is None:
                 what = f"tag '{tag}' is none of {ALLOWED}" if word else "no word"
                 raise CorpusError(f"{path}:{number}: {what}", fix=fix)
@@ -333,9 +329,10 @@ def read_rows(path: Path, *, tagged: bool = True, fix: str = GET_IT) -> list[Sen
             raise CorpusError(f"{path}: {name} has {table.schema[name]}; lists of strings are expected", fix=fix)
     given = [name for name in NAMES[2:] if name in table.columns]
     table = table.select(*lists, pl.col(given).cast(pl.String).str.strip_chars().replace("", None))
+    whole_tags = with_types(table["tags"].explode().drop_nulls()) if "tags" in lists else {}
     found = []
     for number, row in enumerate(table.iter_rows(named=True), 1):
-        words, tags = row["tokens"] or [], row.get("tags") or []
+        words, tags = row["tokens"] or [], [whole_tags.get(tag, tag) for tag in row.get("tags") or []]
         wrong = next((tag for tag in tags if tag is None or split_tag(tag) is None), "O")
         problem = None
         if "tags" in lists and len(words) != len(tags):

@@ -23,6 +23,8 @@ Scheme = Literal["BIO", "IOB1", "IOBES", "BILOU"]
 PREFIXES = "BIMESLU"
 ALLOWED = f"O, or {', '.join(f'{prefix}-' for prefix in PREFIXES)} and a type"
 """Which tags there are, for messages."""
+UNTYPED = "entity"
+"""Type of the entities of a corpus that names none."""
 _ENDS = ("E", "L", "S", "U")
 _SINGLE = ("S", "U")
 
@@ -53,6 +55,20 @@ def split_tag(tag: str) -> tuple[str, str] | None:
     prefix, _, kind = tag.partition("-")
     # one letter: an empty prefix would be in the string, too
     return (prefix, kind) if len(prefix) == 1 and prefix in PREFIXES and kind else None
+
+
+def with_types(tags: Iterable[str]) -> dict[str, str]:
+    """Tag -> the tag with prefix and type, for the tags of a file that writes one of them alone; else empty.
+
+    B, I and the like alone, as in the files of BioBERT, mark entities of a single type. Of types alone, as in Few-NERD,
+    neighbours of the same type are one entity.
+    """
+    found = set(tags)
+    others = found - {OUTSIDE}
+    if others == found or any(tag[1:2] == "-" for tag in others):
+        return {}
+    untyped = others <= set(PREFIXES) and others & {"B", "I"}
+    return {tag: f"{tag}-{UNTYPED}" if untyped else f"I-{tag}" for tag in others}
 
 
 def to_bio(tags: Sequence[str]) -> list[str]:

@@ -81,6 +81,16 @@ def test_types_without_prefixes(tmp_path: Path) -> None:
     assert rows["label"].to_list() == [*person, "O", "B-place", person[0], person[0]]
 
 
+@pytest.mark.parametrize("tags", [list("BIOOB"), list("BEOOS")])
+@pytest.mark.parametrize("suffix", [".conll", ".jsonl"])
+def test_prefixes_without_types(tmp_path: Path, tags: list[str], suffix: str) -> None:
+    """As the files of BioBERT: the entities have one type."""
+    path = write(tmp_path / f"mine{suffix}", "".join(f"{word}\t{tag}\n" for word, tag in zip(WORDS, tags, strict=True)))
+    if suffix == ".jsonl":
+        pl.DataFrame({"tokens": [WORDS], "tags": [tags]}).write_ndjson(path)
+    assert conll.prepare(path)["label"].to_list() == ["B-entity", "I-entity", "O", "O", "B-entity"]
+
+
 def test_usual_names_of_columns(tmp_path: Path) -> None:
     rows = [{"id": "a", "words": ["Ann", "ran"], "ner_tags": ["B-PER", "O"]}]
     pl.DataFrame(rows).write_ndjson(tmp_path / "mine.jsonl")

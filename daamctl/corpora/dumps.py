@@ -42,7 +42,7 @@ from daamctl.corpora.files import (
 from daamctl.corpora.kaldi_archive import ENDINGS, read_archive
 from daamctl.corpora.unnamed import read_kaldi_labels
 from daamctl.corpora.vector_file import BLOCK_BYTES, COLUMNS, VECTORS
-from daamctl.errors import CorpusError, first_few
+from daamctl.errors import ArtifactError, CorpusError, first_few
 from daamctl.store.files import atomic_path, read_json
 
 KINDS = (".npy", ".npz", ".safetensors", ".pt", ".pth")
@@ -59,6 +59,8 @@ TABLES = (".parquet", ".csv", ".tsv", ".arff", *JSON)
 STACKED = ("embeddings", "embedding", "features", "vectors", "x")
 """Names, in lower case, of arrays whose first axis counts the items."""
 IDS = ("name", "ids", "names", "keys", "files", "filenames")
+SOURCES = ("groups", "speakers")
+"""What scikit-learn calls the sources of items that no fold may divide, and speakers."""
 LEAST_FEATURES, LEAST_NAMED = 4, 8
 """Numbered columns, and columns of any names, that make a vector."""
 BESIDE = (
@@ -116,6 +118,7 @@ def import_vectors(
     Raises:
         CorpusError: the dump cannot be read, its axes cannot be told, items differ in layers or features, or rows of
             the table have no vectors.
+        ArtifactError: the output is the source, the table, or any file that this did not write.
     """
     if axes is not None and axes not in AXES:
         raise CorpusError(f"unknown axes {axes} (allowed: {', '.join(AXES)})")
@@ -123,6 +126,12 @@ def import_vectors(
         raise CorpusError(f"the layers must ascend, got {', '.join(map(str, layers))}")
     if out.suffix != ".parquet":
         raise CorpusError(f"the output must be a .parquet file, got {out}")
+    for given in (source, table):
+        if given is not None and out.exists() and given.exists() and out.samefile(given):
+            raise ArtifactError(f"{out} is what is read", fix="choose another file with --out")
+    if out.exists() and not _is_ours(out):
+        what = f"{out} exists and is not a file that import-vectors wrote"
+        raise ArtifactError(what, fix="choose another file with --out")
     items, rows = _listed(source, table)
     names: list[str] = rows["id"].to_list()
     looked_at = [_array_of(items[item](), f"{source}: {item}") for item in names[:LOOKED_AT]]
@@ -164,6 +173,15 @@ def import_vectors(
     return ImportedVectors((len(names), num_layers, width), numbers, order, span, len(items) - len(names))
 
 
+def _is_ours(out: Path) -> bool:
+    """Whether a file is one that `import_vectors` wrote, so that nothing is lost with it."""
+    with suppress(OSError, ValueError):  # ArrowInvalid is a ValueError
+        schema = pq.read_schema(out)
+        told = {b"layers", b"name"} <= (schema.metadata or {}).keys()
+        return told and VECTORS in schema.names and {*schema.names} <= {*COLUMNS, VECTORS}
+    return False
+
+
 Items = dict[str, Callable[[], Any]]
 """Name of each item -> function that reads it."""
 
@@ -194,6 +212,8 @@ def _listed(source: Path, table: Path | None) -> tuple[Items, pl.DataFrame]:
             rows = rows if rows is None else rows.with_columns(id=pl.Series(list(items)))
         if "id" not in given.columns:
             raise CorpusError(f"{table} has no column id; it has {first_few(given.columns, 8)}", fix=f"give {TABLE}")
+        if "speaker" not in given.columns and (sources := _sources_in(given.columns)):
+            given = given.rename({sources: "speaker"})
         tell_unused(table, given.columns, COLUMNS)
         given = given.select(pl.col(one).cast(pl.String) for one in COLUMNS if one in given.columns)
         given = given.with_columns(id=pl.Series(_matched(given["id"].to_list(), items, source), dtype=pl.String))
@@ -226,7 +246,7 @@ def _items(source: Path) -> tuple[Items, pl.DataFrame | None, bool]:
         allowed = f"a folder of files, or {', '.join((*KINDS, *ENDINGS, *TABLES))}"
         raise CorpusError(f"{source} {'is of an unknown kind' if source.exists() else 'does not exist'} ({allowed})")
     whole = _read(source)
-    if (stacked := _stacked(whole)) is not None:
+    if (stacked := _stacked(whole, source)) is not None:
         return stacked
     if not isinstance(whole, Mapping) or not whole:
         raise CorpusError(f"{source} does not name its items", fix="see docs/embeddings.md for arrays of many items")
@@ -252,10 +272,19 @@ def _usual(names: Sequence[str]) -> dict[str, str]:
     found = {role: role if role in names else alike(role, names) for role in COLUMNS}
     others = (alike("utterance_id", names), alike("path", names), *(name for name in names if name in IDS))
     found["id"] = found["id"] or next(filter(None, others), None)
+    found["speaker"] = found["speaker"] or _sources_in(names)
     return {role: name for role, name in found.items() if name is not None}
 
 
-def _stacked(whole: Any) -> tuple[Items, pl.DataFrame, bool] | None:
+def _sources_in(names: Sequence[str]) -> str | None:
+    """The one of some names that tells the sources of items; None: none does."""
+    found = next((name for name in names if name.lower() in SOURCES), None)
+    if found is not None:
+        log.info("'%s' tells who an item comes from: it becomes the column speaker", found)
+    return found
+
+
+def _stacked(whole: Any, source: Path) -> tuple[Items, pl.DataFrame, bool] | None:
     """Items of arrays whose first axis counts them: one array, or one for each layer, and columns beside it.
 
     None: the file has an entry for each item.
@@ -277,7 +306,9 @@ def _stacked(whole: Any) -> tuple[Items, pl.DataFrame, bool] | None:
         return None
     number = len(next(iter(chosen.values())))
     beside = {name: one.ravel() for name, one in arrays.items() if one.shape in ((number,), (number, 1))}
-    columns = {role: [str(one) for one in beside[name].tolist()] for role, name in _usual(list(beside)).items()}
+    usual = _usual(list(beside))
+    _tell_unused(source, [name for name in beside if name not in usual.values()], "arrays")
+    columns = {role: [str(one) for one in beside[name].tolist()] for role, name in usual.items()}
     named = "id" in columns
     rows = pl.DataFrame({"id": _numbered(number), **columns})
     if rows["id"].n_unique() < number:
@@ -323,7 +354,7 @@ def _rows(path: Path) -> tuple[Items, pl.DataFrame, bool]:
     if not named:
         table = table.with_columns(id=pl.Series(_numbered(len(table))))
     nested = table.select(name for name, kind in table.schema.items() if kind.is_nested())
-    features = {} if nested.width else _features(table, path)
+    features, used = ({}, set()) if nested.width else _features(table, path)
     lacks, fix = None, "rename the columns"
     if table["id"].has_nulls() or table["id"].n_unique() < len(table):
         lacks = "no column id of different names"
@@ -336,10 +367,7 @@ def _rows(path: Path) -> tuple[Items, pl.DataFrame, bool]:
     if lacks is not None:
         raise CorpusError(f"{path} has {lacks}; it has {first_few(table.columns, 8)}", fix=fix)
     rows = table.select(pl.col(one).cast(pl.String) for one in COLUMNS if one in table.columns)
-    texts = table.select(pl.col(pl.String).exclude(COLUMNS).cast(pl.Float32, strict=False))
-    if unused := [one.name for one in texts if one.null_count() == len(one)]:
-        what = "%s: the columns %s are not used; one that tells who an item comes from must be named speaker"
-        log.info(what, path.name, first_few(unused))
+    _tell_unused(path, [name for name in table.columns if name not in {*COLUMNS, *nested.columns, *used}], "columns")
 
     def read(number: int) -> dict[str, Any]:
         found = {name: values[number] for name, values in features.items()}
@@ -349,6 +377,13 @@ def _rows(path: Path) -> tuple[Items, pl.DataFrame, bool]:
         return found
 
     return {name: partial(read, number) for number, name in enumerate(rows["id"].to_list())}, rows, named
+
+
+def _tell_unused(path: Path, names: Sequence[str], what: str) -> None:
+    """Tell which columns, or arrays with an entry for each item, are neither vectors nor used."""
+    if names:
+        told = "%s: the %s %s are not used; one that tells who an item comes from must be named speaker"
+        log.info(told, path.name, what, first_few(names))
 
 
 def _arff(path: Path) -> pl.DataFrame:
@@ -366,8 +401,8 @@ def _arff(path: Path) -> pl.DataFrame:
     return pl.DataFrame(rows, dict.fromkeys(names, pl.String), orient="row").with_columns(pl.all().replace("?", None))
 
 
-def _features(table: pl.DataFrame, path: Path) -> dict[str, NDArray[np.float32]]:
-    """Name -> vectors (N, D) in numbered columns: those of layers, or else the longest.
+def _features(table: pl.DataFrame, path: Path) -> tuple[dict[str, NDArray[np.float32]], set[str]]:
+    """Name -> vectors (N, D) in numbered columns: those of layers, or else the longest; and the columns told or used.
 
     If there are more than twice as many columns of decimals, all of these are one vector. Whole numbers are left out,
     because they may be the label in another form.
@@ -401,10 +436,10 @@ def _features(table: pl.DataFrame, path: Path) -> dict[str, NDArray[np.float32]]
                 f"{path}: {gap} has no number for {absent.sum()} of {len(table)} items, e.g. '{item}'",
                 fix="complete the cells, or leave out these items or this column",
             )
-        return numbered
+        return numbered, {column for name in numbered for column in found[name].values()}
     left = first_few([name for name in table.columns if name not in (*COLUMNS, *named)]) or "none"
     log.info("a vector is the %d columns of decimals, %s; left out: %s", len(named), first_few(named, 3), left)
-    return {"features": values.select(named).to_numpy()}
+    return {"features": values.select(named).to_numpy()}, {one.name for one in cells if one.null_count() < len(one)}
 
 
 def _hear(folder: Path) -> tuple[Items, pl.DataFrame]:

@@ -16,7 +16,7 @@ from safetensors.torch import save_file
 from daamctl.corpora.dumps import import_vectors
 from daamctl.corpora.files import match_names
 from daamctl.corpora.vector_file import open_vectors
-from daamctl.errors import CorpusError
+from daamctl.errors import ArtifactError, CorpusError
 
 LAYERS, WIDTH = 3, 8
 IDS = [f"s{number % 2}/item{number}" for number in range(6)]
@@ -239,6 +239,47 @@ def test_columns_of_text_that_are_not_used_are_told(tmp_path: Path, caplog: pyte
     import_vectors(tmp_path / "given.csv", tmp_path / "out.parquet")
     assert written(tmp_path / "out.parquet")[1]["speaker"].to_list() == list("abcabc")
     assert "given.csv: the columns mood_of are not used; one that tells who an item comes from" in caplog.text
+
+
+@pytest.mark.parametrize("name", ["groups", "speakers"])
+@pytest.mark.parametrize("form", ["given.npz", "given.csv", "--table"])
+def test_groups_of_scikit_learn_are_sources(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, name: str, form: str
+) -> None:
+    caplog.set_level("INFO", "daamctl")
+    beside: dict[str, Any] = {"ids": np.array(IDS), "y": np.array(["joy", "anger"] * 3), "age": np.arange(6)}
+    columns = beside | {name: np.arange(6) // 2}
+    features = {f"feat_{at}": MEANS[:, 0, at] for at in range(WIDTH)}
+    given, labels = tmp_path / form, None
+    if form == "given.csv":
+        pl.DataFrame(columns | features).write_csv(given)
+    else:
+        given = tmp_path / "given.npz"
+        np.savez(given, X=MEANS[:, 0], **(columns if form == "given.npz" else beside))
+    if form == "--table":
+        labels = table(tmp_path, **{name: list("aabbcc")})
+    import_vectors(given, tmp_path / "out.parquet", table=labels, axes="D")
+    found = written(tmp_path / "out.parquet")[1]
+    assert found["speaker"].to_list() == (list("aabbcc") if labels else list("001122"))
+    assert f"'{name}' tells who an item comes from" in caplog.text
+    assert "s age are not used; one that tells who an item comes from must be named speaker" in caplog.text
+
+
+def test_no_other_file_is_overwritten(tmp_path: Path) -> None:
+    np.savez(tmp_path / "given.npz", X=MEANS[:, 0], ids=np.array(IDS))
+    labels = tmp_path / "labels.parquet"
+    pl.read_csv(table(tmp_path)).with_columns(age=30).write_parquet(labels)
+    other = tmp_path / "other.parquet"
+    pl.DataFrame({"id": ["a"], "embeddings": [[[1.0]]]}).write_parquet(other)
+    for out, told in ((labels, "is what is read"), (other, "exists and is not a file that import-vectors wrote")):
+        before = out.read_bytes()
+        with pytest.raises(ArtifactError, match=f"^{out} {told}\n  choose another file with --out$"):
+            import_vectors(tmp_path / "given.npz", out, table=labels, axes="D")
+        assert out.read_bytes() == before
+    for _ in range(2):
+        import_vectors(tmp_path / "given.npz", tmp_path / "out.parquet", table=labels, axes="D")
+    with pytest.raises(ArtifactError, match="is what is read"):
+        import_vectors(tmp_path / "out.parquet", tmp_path / "out.parquet")
 
 
 def test_a_table_of_weka(tmp_path: Path) -> None:

@@ -3,22 +3,28 @@
 train_images, train_labels, val_images, ... in a .npz file, as MedMNIST has them; x_train, y_train, ... as Keras does
 train-images-idx3-ubyte and train-labels-idx1-ubyte in a folder, perhaps with .gz, as MNIST and EMNIST have them
 emotion, pixels, Usage                      a table with the grey values of each image as text, as FER2013 has them
+label, pixel1, pixel2, ... (or 1x1, 1x2)    a table with a column for each grey value, or tables of several parts
 """
 
 from __future__ import annotations
 
 import gzip
 import io
+import math
 import re
 import zipfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from shlex import quote
 from typing import IO, TYPE_CHECKING, Any
 
 import numpy as np
+import polars as pl
 
+from daamctl.corpora.conll import part_files
 from daamctl.corpora.files import alike, read_table
 from daamctl.corpora.hub import Part, reading
 from daamctl.errors import CorpusError
@@ -30,7 +36,10 @@ if TYPE_CHECKING:
 NPZ = (re.compile(r"(\w+?)_(images|labels)\.npy"), re.compile(r"([xy])_(\w+)\.npy"))
 """Names of the arrays of a part: of MedMNIST, and of Keras."""
 IDX = re.compile(r"(.*?)-(images|labels)[-.]idx[13]-ubyte(\.gz)?")
-PIXELS = "pixels"
+PIXELS, PIXEL = "pixels", re.compile(r"pixel[-_ ]?\d+|\d+x\d+")
+WRITE_NPZ = "write an .npz file with the images, x_train of shape (N, height, width, 3), and their labels, y_train"
+LEAST_PIXELS = 64
+"""Columns of numbers alone that may be pixels."""
 PARTS = {"t10k": "test", "privatetest": "test", "publictest": "dev"}
 """Names of parts in these files only -> names of groups."""
 
@@ -52,6 +61,9 @@ def array_parts(source: Path) -> list[Part]:
         members = {
             (found[1].rpartition("-")[2] or found[1], found[2]): partial(_open_idx, path) for path, found in named
         }
+        if not named:
+            tables = [(name, path) for name, path in part_files(source).items() if path.suffix.lower() == ".csv"]
+            return [replace(part, name=name) for name, path in tables for part in _pixel_parts(path)]
     elif source.suffix.lower() == ".npz" and zipfile.is_zipfile(source):
         medmnist, keras = NPZ
         members = {}
@@ -130,21 +142,31 @@ def _part(
 def _pixel_parts(source: Path) -> list[Part]:
     with source.open("rb") as file:
         first = file.readline().decode(errors="replace")
-    names = [name.strip('" \r\n').lower() for name in first.split(separator_of(first))]
-    # FER2013 and its kin have the pixels of an image in one column
-    if PIXELS not in names or not alike("label", names):
+    names = [name.strip('" \r\n') for name in first.split(separator_of(first))]
+    whole = [name for name in names if name.lower() == PIXELS]  # FER2013 and its kin
+    columns = whole or [name for name in names if PIXEL.fullmatch(name.lower())]
+    number = len(columns) or len(names) - 1
+    is_square = len(whole) == 1 or math.isqrt(number) ** 2 == number
+    if number >= LEAST_PIXELS and is_square and all(name.isdecimal() for name in names):
+        raise CorpusError(
+            f"{source} has {len(names)} numbers in a line, as a label and pixels, and no names of columns",
+            fix=f"add them: (echo label; seq -f pixel%g {number}) | paste -sd, | cat - {quote(str(source))} > NEW.csv",
+        )
+    label = alike("label", names)
+    if not columns or label is None:
         return []
+    if not is_square:
+        raise CorpusError(f"{source}: {number} columns of pixels are no square of grey values", fix=WRITE_NPZ)
     table = read_table(source)
-    lower = {name.lower(): name for name in table.columns}
-    label, usage = alike("label", table.columns) or "", lower.get("usage")
+    usage = next((name for name in table.columns if name.lower() == "usage"), None)
     parts = []
     for (name,), items in table.group_by(usage or [], maintain_order=True) if usage else [(("all",), table)]:
 
         def rows(_: list[str], many: int, items: Any = items) -> Iterator[pa.Table]:
             for some in items.iter_slices(many):
                 with reading(source):
-                    images = [_square(one or "") for one in some[lower[PIXELS]]]
-                    held = _table(images, some[label].to_list())
+                    pixels = some.select(pl.concat_str(columns, separator=" ")).to_series()
+                    held = _table([_square(one or "") for one in pixels], some[label].to_list())
                 yield held
 
         parts.append(_with_schema(str(name), len(items), rows))

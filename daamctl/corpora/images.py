@@ -41,8 +41,13 @@ FORMATS = {
     ".tif": "TIFF",
     ".tiff": "TIFF",
     ".gif": "GIF",
+    ".ppm": "PPM",
+    ".pgm": "PPM",
 }
 """Suffix of a file of one image -> Pillow's name of its format."""
+UNREAD = (".jp2", ".heic", ".heif", ".avif", ".dcm", ".svg", ".tga", ".psd")
+"""Suffixes of images whose formats are not read."""
+CONVERT = "convert images, e.g. mogrify -format png *{}"
 THREADS = 8
 MOST_PIXELS = 50_000_000
 """Largest image that is decoded; it takes about 0.5 GB meanwhile."""

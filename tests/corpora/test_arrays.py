@@ -54,6 +54,29 @@ def fer2013(folder: Path) -> Path:
     return folder / "mine.csv"
 
 
+def grey_columns(folder: Path) -> Path:
+    """As Kaggle has MNIST and Fashion-MNIST."""
+    (folder / "mine").mkdir()
+    for part, some in (("train", slice(0, 4)), ("test", slice(4, 6))):
+        rows = np.column_stack([LABELS[some], IMAGES[some].reshape(-1, 16)])
+        head = ["label", *(f"{row}x{column}" if part == "train" else f"pixel{4 * row + column}"
+                           for row in range(4) for column in range(4))]  # fmt: skip
+        np.savetxt(folder / "mine" / f"my_{part}.csv", rows, "%d", ",", header=",".join(head), comments="")
+    return folder / "mine"
+
+
+def test_columns_of_pixels_without_names_or_with_colours(tmp_path: Path) -> None:
+    numbers = ",".join(map(str, range(65)))
+    (tmp_path / "bare.csv").write_text(f"{numbers}\n{numbers}\n")
+    with pytest.raises(CorpusError, match="65 numbers in a line, as a label and pixels, and no names") as told:
+        array_parts(tmp_path / "bare.csv")
+    assert f"seq -f pixel%g 64) | paste -sd, | cat - {tmp_path}/bare.csv > NEW.csv" in (told.value.fix or "")
+    names = ",".join(f"pixel{at}" for at in range(48))
+    (tmp_path / "colours.csv").write_text(f"{names},label\n{','.join(['7'] * 48)},a\n")
+    with pytest.raises(CorpusError, match=r"48 columns of pixels are no square of grey values\n  write an \.npz file"):
+        array_parts(tmp_path / "colours.csv")
+
+
 def test_several_sets_in_one_folder_are_refused(tmp_path: Path) -> None:
     source = idx(tmp_path)
     for path in list(source.iterdir()):
@@ -64,7 +87,7 @@ def test_several_sets_in_one_folder_are_refused(tmp_path: Path) -> None:
         array_parts(source)
 
 
-@pytest.mark.parametrize("write", [medmnist, keras, idx, fer2013])
+@pytest.mark.parametrize("write", [medmnist, keras, idx, fer2013, grey_columns])
 def test_images_become_files_and_a_table(tmp_path: Path, write: Any) -> None:
     source = write(tmp_path)
     assert is_dataset(source)

@@ -89,20 +89,28 @@ def test_bad_files(tmp_path: Path) -> None:
     assert empty == f"{tmp_path}/empty.png is empty (0 bytes)"
     for name, problem in (("text", text), ("cut", cut), ("script", script)):
         assert problem.startswith(f"{tmp_path}/{name}.png cannot be read as an image: ")
-    assert "none of BMP, GIF, JPEG, PNG, TIFF, WEBP" in text
+    assert "none of BMP, GIF, JPEG, PNG, PPM, TIFF, WEBP" in text
     assert "none of" in script  # formats whose reading runs a program are not tried
 
 
 def test_images_of_more_than_eight_bits(tmp_path: Path) -> None:
-    for name, mode in (("deep.png", "I;16"), ("real.tif", "F"), ("bits.png", "1"), ("palette.gif", "P")):
+    modes = {
+        "deep.png": "I;16",
+        "real.tif": "F",
+        "bits.png": "1",
+        "palette.gif": "P",
+        "sign.ppm": "RGB",
+        "face.pgm": "L",
+    }
+    for name, mode in modes.items():
         Image.new(mode, (3, 3)).save(tmp_path / name)
-    names = ("deep.png", "real.tif", "bits.png", "palette.gif")
+    names = tuple(modes)
     problems = images.header_problems(rows(*((name, None) for name in names)), tmp_path).to_list()
     assert problems[:2] == [
         f"{tmp_path}/{name} has more than eight bits per channel (mode {mode})"
         for name, mode in (("deep.png", "I;16"), ("real.tif", "F"))
     ]
-    assert problems[2:] == [None, None]
+    assert problems[2:] == [None] * 4
 
 
 def test_an_image_that_would_fill_the_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -13,13 +13,14 @@ import zlib
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path, PurePosixPath
+from shlex import quote
 from typing import Any, NamedTuple
 
 import polars as pl
 
 from daamctl.config.corpus_keys import TABLES
 from daamctl.corpora.conll import part_files
-from daamctl.corpora.files import SUFFIXES, alike, files_below, lines_of, match_names, read_table, read_text
+from daamctl.corpora.files import SUFFIXES, alike, files_below, lines_of, match_names, one_hot, read_table, read_text
 from daamctl.corpora.groups import part_of
 from daamctl.errors import CorpusError
 from daamctl.store.tables import parsed_json
@@ -112,7 +113,7 @@ def naming_table(files: Sequence[Path], paths: Sequence[str]) -> NamingTable | N
     for file in [one for one in files if one.suffix.lower() in TABLES][:MOST_TABLES]:
         try:
             table = read_table(file) if file.stat().st_size <= LARGEST else pl.DataFrame()
-            where = file.parent if file in part_files(file.parent).values() else file
+            split = part_files(file.parent).values()
         except CorpusError:
             continue
         plain = table.select(name for name, kind in table.schema.items() if not kind.is_nested())
@@ -123,18 +124,30 @@ def naming_table(files: Sequence[Path], paths: Sequence[str]) -> NamingTable | N
             may_label = alike("label", others) or any(2 * plain[name].n_unique() <= len(plain) for name in others)
             rank = 10 * len(names) >= 9 * len(table), hits
             if may_label and rank > most and 3 * hits > len(paths) and 2 * hits > len(names):
-                read = f"--from {where}{_form_of(column.name, names.to_list(), paths)}"
+                where = file.parent if len(split) > 1 and file in split else file
+                read = f"--from {where}{_columns_of(column.name, plain, paths)}"
+                if PurePosixPath(column.name).name in keys:
+                    each = "" if where == file else " of each part"
+                    read = f"write the names of the columns into the first line{each}; then --from {where}"
                 best, most = NamingTable(f"{file} names {hits:,} of the files in '{column.name}'", read), rank
     return best
 
 
-def _form_of(column: str, names: Sequence[str], paths: Sequence[str]) -> str:
-    """The option that names the folder of files of which there are others of the same names, if one has them all."""
-    if not any(one is None for one in match_names(names, paths)):
-        return ""
-    forms = Counter((path.parent, path.suffix) for path in map(PurePosixPath, paths) if path.stem in set(names))
-    whole = [f"{parent}/{{{column}}}{suffix}" for (parent, suffix), count in forms.items() if count == len(names)]
-    return f" --columns 'path={whole[0]}'" if len(whole) == 1 and len(forms) > 1 else ""
+def _columns_of(column: str, table: pl.DataFrame, paths: Sequence[str]) -> str:
+    """The option that names the columns of a table that have no usual names: of the files, and of the labels.
+
+    Where others have the same names, the files are those of the folder that has them all.
+    """
+    names = table[column].unique().drop_nulls().to_list()
+    read = {} if alike("path", [column]) else {"path": column}
+    if any(one is None for one in match_names(names, paths)):
+        forms = Counter((path.parent, path.suffix) for path in map(PurePosixPath, paths) if path.stem in set(names))
+        whole = [f"{parent}/{{{column}}}{suffix}" for (parent, suffix), count in forms.items() if count == len(names)]
+        read |= {"path": whole[0]} if len(whole) == 1 and len(forms) > 1 else {}
+    if not alike("label", table.columns) and one_hot(table) is None:
+        read["label"] = "NAME"
+    named = ",".join(f"{role}={name}" for role, name in read.items())
+    return f" --columns {quote(named)}" if named else ""
 
 
 def read_cuts(path: Path) -> pl.DataFrame | None:

@@ -42,6 +42,8 @@ SINGLE = (
     "id", "path", "text", "label", "speaker", "group", "utterance", "utterance_id", "sentence", "start_s", "end_s",
 )  # fmt: skip
 """Columns of one value a row."""
+BELOW_PEOPLE = ("lesion", "lesion_id", "slide_id", "wsi_id", "study_id", "case_id")
+"""Columns of what a person may have several of, each with several items."""
 ALIKE = {
     "path": ("where the file is", (
         "file", "file_name", "filename", "file_path", "filepath", "audio", "audio_path", "wav", "wav_path", "image",
@@ -56,13 +58,17 @@ ALIKE = {
     "speaker": ("who an item comes from", (
         "speaker_id", "spk", "spk_id", "spkr_id", "author", "author_id", "subject", "subject_id", "participant",
         "participant_id", "patient", "patient_id", "client_id", "user", "user_id", "writer", "writer_id",
-        "reviewer_id")),
+        "reviewer_id", "identity", *BELOW_PEOPLE)),
     "sentence": ("what is said", ("sentence_id",)),
     "utterance_id": ("the name of an item", ("id", "utt_id")),
     "start_s": ("where an item begins in its file, in seconds", ("start", "start_time", "begin", "onset", "offset")),
     "end_s": ("where it ends", ("end", "end_time", "stop")),
 }  # fmt: skip
 """Column -> what it tells, and names that others give it."""
+HEAD = 10_000
+"""Bytes of a table that tell its columns."""
+ID = re.compile(r"(?!.*(?i:class|label|target|category))(.*(ID|Id|[_ -]id)|id|asin)$")
+"""Names of columns of ids, other than those of classes."""
 DIALOGUE = (
     "dialogue", "dialogue_id", "dialog", "dialog_id", "conversation", "conversation_id", "conv_id", "session",
     "session_id", "call", "call_id", "meeting", "meeting_id", "recording", "recording_id", "interview", "interview_id",
@@ -142,13 +148,29 @@ def roles_doubt(rows: pl.DataFrame, source: Path, columns: Mapping[str, str], wo
 
 
 def alike(role: str, columns: Sequence[str]) -> str | None:
-    """The first of some columns that others use for what is in ours, e.g. speakerId for speaker; None: none."""
+    """The first of some columns that others use for what is in ours, e.g. speakerId for speaker; None: none.
+
+    People come before what is theirs, e.g. patient_id before lesion_id.
+    """
 
     def plain(name: str) -> str:
         return re.sub(r"[\s_-]", "", name.lower())
 
     others = {plain(name) for name in (role, *ALIKE.get(role, ("", ()))[1])}
-    return next((name for name in columns if plain(name) in others), None)
+    found = [name for name in columns if plain(name) in others]
+    return min(found, key=lambda name: plain(name) in map(plain, BELOW_PEOPLE), default=None)
+
+
+def names_items(table: Path) -> bool:
+    """Whether a table, of which only the beginning is read, has a column of files or texts with a usual name."""
+    with table.open("rb") as file:
+        head = file.read(HEAD).decode(errors="replace")
+    names = (
+        re.findall(r'"(\w+)"\s*:', head)
+        if table.suffix.lower() in JSON
+        else re.split(r'[",;\t\r]+', head.split("\n")[0])
+    )
+    return any(alike(role, names) for role in ("path", "text"))
 
 
 def renames(missing: Iterable[str], columns: Sequence[str]) -> dict[str, str]:
@@ -404,6 +426,11 @@ def read_table(path: Path, *, fix: str | None = None) -> pl.DataFrame:
         raise CorpusError(
             f"{path} has several columns named {first_few(twice)}",
             fix="write their names into the first line" if is_item else "remove or rename all but one of them",
+        )
+    if pattern := next((name for name in names if name == "*" or re.fullmatch(r"\^.*\$", name)), None):
+        raise CorpusError(  # polars would take it for the names of others
+            f"{path} has a column named '{pattern}'",
+            fix="rename it, or write the names of the columns into the first line",
         )
     table = table.rename({name: name.strip() for name in table.columns if written_name(name).strip()})
     table = _plain(table).with_columns(pl.col(pl.String).str.strip_prefix(ROOT))

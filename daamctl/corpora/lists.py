@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from shlex import quote
 from typing import NamedTuple
 
 import polars as pl
@@ -21,6 +22,7 @@ from daamctl.corpora.beside import read_beside, read_cuts
 from daamctl.corpora.conll import is_columns, part_files
 from daamctl.corpora.file_names import COLUMNS as FIELDS
 from daamctl.corpora.files import (
+    ID,
     JSON,
     SUFFIXES,
     alike,
@@ -179,7 +181,7 @@ def _items_of(table: pl.DataFrame, columns: Mapping[str, str], source: Path) -> 
     table, found = _columns(table, columns, source)
     table, told = _labelled(table.with_columns(lines.alias(LINE)), found, source)
     table, doubts = _with_times(table, found)
-    doubts += told
+    doubts += [*told, *_owner_doubts(table, found)]
     if "group" in found and "group" not in columns:
         group = found["group"]
         named, instead = with_test_part(table.select(group=group))
@@ -189,6 +191,24 @@ def _items_of(table: pl.DataFrame, columns: Mapping[str, str], source: Path) -> 
             table = table.with_columns(named["group"].alias(group))
             doubts += [NO_TEST_PART] if instead else []
     return ItemTable(table.drop(LINE), found, doubts, lines=table[LINE].to_list())
+
+
+def _owner_doubts(table: pl.DataFrame, found: Mapping[str, str]) -> list[str]:
+    """Which columns of ids may tell what items belong together, where none is the speaker."""
+    label = found.get("label", "label")
+    if "speaker" in (*found, *table.columns) or label not in table.columns:
+        return []
+    told, classes = [], table[label].n_unique()
+    for name in table.columns:
+        if name in found.values() or not ID.match(name) or table[name].dtype.is_nested():
+            continue
+        sizes = table[name].drop_nulls().value_counts()["count"]
+        if len(sizes) > 2 * classes and 2 * sizes.filter(sizes > 1).sum() > len(table):
+            told.append(
+                f"items share the values of '{name}'; if one value stands for one source, which folds must not "
+                f"divide them: --columns {quote(f'speaker={name}')}"
+            )
+    return told
 
 
 def _labelled(table: pl.DataFrame, found: Mapping[str, str], source: Path) -> tuple[pl.DataFrame, list[str]]:
@@ -238,8 +258,8 @@ def _columns(table: pl.DataFrame, given: Mapping[str, str], source: Path) -> tup
             ]
         if role == "label" and len(usual) > 1:  # rather words than the number of a class
             usual.sort(key=lambda name: not table[name].cast(pl.String).str.contains(r"[^\W\d_]").any())
-        if usual:
-            found[role] = usual[0]
+        if first := alike(role, usual):
+            found[role] = first
     label = found.get("label", "label")
     if label not in table.columns and (classes := one_hot(table)) is not None:
         return table.with_columns(classes), found

@@ -27,6 +27,7 @@ from daamctl.artifacts.utterances import SENTENCE, Modality
 from daamctl.config.corpus_keys import TABLES
 from daamctl.corpora.base import SCHEMAS, Corpus
 from daamctl.corpora.files import (
+    ID,
     alike,
     files_below,
     is_file,
@@ -40,7 +41,7 @@ from daamctl.corpora.files import (
     text_pair,
 )
 from daamctl.corpora.groups import PARTS, official_groups
-from daamctl.corpora.images import FORMATS
+from daamctl.corpora.images import CONVERT, FORMATS, UNREAD
 from daamctl.corpora.rules import NAMED_AT_MOST, Rule, broken
 from daamctl.errors import CorpusError, first_few
 
@@ -63,6 +64,8 @@ LONGEST_S = 1e9
 """Seconds of no recording."""
 MANY_NUMBERED = 8
 """Columns whose names end in numbers that look like the features of vectors."""
+RATINGS = ("stars", "overall", "rating", "ratings", "score")
+"""Names of columns, in lower case, of what reviewers say."""
 _LINE = "__line"
 _IMAGE_SUFFIX = rf"(?i)({'|'.join(suffix.replace('.', '[.]') for suffix in FORMATS)})\s*$"
 
@@ -145,7 +148,14 @@ def _modality(rows: pl.DataFrame, faults: _Faults) -> Modality:
     is_image = pl.col(name).cast(pl.String).str.contains(_IMAGE_SUFFIX)
     count = rows.select(is_image.sum()).item()
     if count == 0:
-        return "speech"
+        unread = [path for path in rows[name].cast(pl.String).drop_nulls() if path.lower().endswith(UNREAD)]
+        if unread:
+            faults.add(
+                f"{counted(len(unread), 'image')} of a format that is not read, e.g. {unread[0]} (allowed: "
+                f"{', '.join(FORMATS)})",
+                f"{CONVERT.format(Path(unread[0]).suffix)}; and correct the paths",
+            )
+        return "image" if unread else "speech"
     if name != "path":  # the table is refused
         return "image"
     others = rows.height - count - rows["path"].null_count()
@@ -162,7 +172,7 @@ def _check_columns(rows: pl.DataFrame, modality: Modality, faults: _Faults) -> p
     found = [name for name in rows.columns if name != _LINE]
     missing = [name for name in REQUIRED[modality] if name not in found]
     vectors = [name for name, kind in rows.schema.items()
-               if isinstance(kind, pl.List | pl.Array) or (kind == pl.String and is_list(rows[name]))]  # fmt: skip
+               if _has_numbers(kind) or (kind == pl.String and is_list(rows[name]))]  # fmt: skip
     write = f"write embeddings: daamctl import-vectors {quote(str(path))}"
     if missing:
         told, fix = _lacking(rows.drop(_LINE), missing, modality, path)
@@ -184,6 +194,12 @@ def _check_columns(rows: pl.DataFrame, modality: Modality, faults: _Faults) -> p
     return rows.drop(reserved).with_columns(pl.lit("?").alias(name) for name in missing)
 
 
+def _has_numbers(kind: pl.DataType) -> bool:
+    """Whether a column has lists of numbers, or lists of such lists."""
+    inner = kind.inner if isinstance(kind, pl.List | pl.Array) else None
+    return isinstance(inner, pl.DataType) and (inner.is_numeric() or _has_numbers(inner))
+
+
 def _lacking(rows: pl.DataFrame, missing: list[str], modality: Modality, path: Path) -> tuple[str, str]:
     """What is told of missing columns, and what helps: other names for columns that may be these."""
     found, content = rows.columns, CONTENT[modality]
@@ -191,12 +207,13 @@ def _lacking(rows: pl.DataFrame, missing: list[str], modality: Modality, path: P
     if not shown.isprintable():
         raise CorpusError(f"{path} is not a text table", fix=GET_IT)
     told = f"lacks the columns {', '.join(missing).replace('path', 'path (or text)')}"
-    renamed = renames(missing, found)
+    single = [name for name, kind in rows.schema.items() if not kind.is_nested()]
+    renamed = renames(missing, single)
     complete = len(renamed) == len(missing)
     if complete:
-        left = [name for name in found if name not in renamed.values()]
+        left = [name for name in single if name not in renamed.values()]
         renamed |= renames([name for name in OPTIONAL if name not in (*missing, *found)], left)
-    guessed = {} if complete else _by_values(rows)
+    guessed, others = ({}, []) if complete else _by_values(rows)
     is_lacking = {"label": "label" in missing, content: content in missing and content not in renamed}
     guessed = {role: other for role, other in guessed.items() if is_lacking.get(role, is_lacking[content])}
     columns = guessed or {role: "COLUMN" for role in missing if role != "speaker"}
@@ -204,6 +221,8 @@ def _lacking(rows: pl.DataFrame, missing: list[str], modality: Modality, path: P
     how = ", by their values perhaps so" if guessed.keys() - renamed.keys() else ""
     make = f"daamctl new NAME --from {quote(str(path))}"
     name_them = f"name them{how}: {make} --columns {quote(named)}" if named else f"have them looked for: {make}"
+    if others and "label" in guessed and "label" not in renamed:
+        name_them += f" (or label={first_few(others)})"
     packed = alike("path", found)
     if packed and "path" in missing and isinstance(rows.schema[packed], pl.Struct):  # as tables of `datasets` have
         told += f", and '{packed}' holds the files themselves; it has {shown}"
@@ -221,25 +240,34 @@ def _lacking(rows: pl.DataFrame, missing: list[str], modality: Modality, path: P
     return f"{told}; it has {shown}", fix
 
 
-def _by_values(rows: pl.DataFrame) -> dict[str, str]:
-    """What may be items, as texts perhaps in two or three columns, and labels, by values that differ or repeat."""
+def _by_values(rows: pl.DataFrame) -> tuple[dict[str, str], list[str]]:
+    """What may be items, as texts perhaps in two or three columns, and labels, by values that differ or repeat.
+
+    Returns:
+        Column of ours -> column or template, and others that may as well be the label.
+    """
     rows = rows.select(pl.col(name).cast(pl.String) for name, kind in rows.schema.items() if not kind.is_nested())
     counts = {name: rows[name].drop_nulls().n_unique() for name in rows.columns}
     pair = text_pair(counts)
     letters = [name for name in counts if rows[name].str.contains(r"[^\W\d_]").any()]
     items = list(pair) or [name for name in letters if 2 * counts[name] > len(rows)]
     labels = [name for name, count in counts.items() if name not in pair and 2 <= count <= len(rows) // 3]
+    labels = [name for name in labels if not ID.match(name)]
     if not items or not labels:
-        return {}
-    label = alike("label", labels) or min(labels, key=lambda name: (name not in letters, counts[name]))
+        return {}, []
+    usual = alike("label", labels)
+    labels.sort(key=lambda name: (name.lower() not in RATINGS, name not in letters, counts[name]))
+    label, others = usual or labels[0], [] if usual else labels[1:]
+    others = [name for name in others if name in letters] or ([] if label in letters else others)
     item = max(items, key=lambda name: rows[name].str.len_chars().sum())
     # a text has several words
     if rows[item].str.contains(r"[^\s][.][A-Za-z0-9]{2,5}$").all() or not rows[item].str.contains(r"\S\s+\S").any():
-        return {"path": item, "label": label}
+        return {"path": item, "label": label}, others
     if one_hot(rows) is not None:  # `new` finds the labels
-        return {"text": item}
+        return {"text": item}, []
     texts = pair or [name for name in items if rows[name].str.count_matches(r"\S\s+\S").sum() >= 2 * len(rows)]
-    return {"text": " ".join(f"{{{name}}}" for name in texts) if 2 <= len(texts) <= 3 else item, "label": label}
+    text = " ".join(f"{{{name}}}" for name in texts) if 2 <= len(texts) <= 3 else item
+    return {"text": text, "label": label}, others
 
 
 def _names(rows: pl.DataFrame, modality: Modality, faults: _Faults) -> pl.DataFrame:

@@ -35,7 +35,7 @@ from daamctl.config.corpus_keys import COLUMNS, MANIFEST, TABLES
 from daamctl.corpora import CORPORA
 from daamctl.corpora.base import check_labels, class_counts, label_doubts
 from daamctl.corpora.beside import LARGEST, MOST_TABLES, listed_parts, naming_table
-from daamctl.corpora.conll import WRITE_BIO, is_columns, part_files
+from daamctl.corpora.conll import SPLIT_TABLES, WRITE_BIO, is_columns, part_files
 from daamctl.corpora.conll2003 import FILES as ENGLISH
 from daamctl.corpora.dataset import is_dataset, unpack
 from daamctl.corpora.file_names import COLUMNS as FIELDS
@@ -48,6 +48,7 @@ from daamctl.corpora.files import (
     is_file,
     match_names,
     named_columns,
+    names_items,
     numbers_of_lines,
     read_text,
     relabelled,
@@ -55,7 +56,8 @@ from daamctl.corpora.files import (
     text_pair,
 )
 from daamctl.corpora.groups import PARTS, even_number, have_classes, part_of, parts_of, shared, with_test_part
-from daamctl.corpora.images import image_problem
+from daamctl.corpora.images import CONVERT, image_problem
+from daamctl.corpora.images import UNREAD as UNREAD_IMAGES
 from daamctl.corpora.lists import NO_TEST_PART, ItemTable, corpus_of, table_of
 from daamctl.corpora.unnamed import read_unnamed
 from daamctl.data import audio
@@ -418,10 +420,14 @@ def _among(folder: Path, files: Sequence[Path]) -> str:
         return f"give the folder of one split, e.g. {lists[0]}"
     if any(file.suffix.lower() in ARRAYS for file in files):
         return IMPORT.format(source=folder)
-    some = sorted(files[:MOST_TABLES], key=lambda file: part_of(file.stem) != "train")
+    some = [file for file in files[:MOST_TABLES] if file.is_file()]  # a link may be broken
+    some = sorted(some, key=lambda file: (part_of(file.stem) != "train", not names_items(file), -file.stat().st_size))
     if items := next((file for file in some if corpus_of(file) == MANIFEST or _is_unnamed(file)), None):
-        parts = f", or name the labels of all parts: --from {folder} --columns label=NAME"
-        return f"give a table of items: --from {items}{parts if len(part_files(folder)) > 1 else ''}"
+        more = f", or name the labels of all parts: --from {folder} --columns label=NAME"
+        if len(part_files(folder)) < 2:
+            others = [file.name for file in some if file.suffix.lower() in SPLIT_TABLES and file != items]
+            more = f" (others: {first_few(others)})" if others else ""
+        return f"give a table of items: --from {items}{more}"
     if any(file.suffix.lower().endswith("_conll") for file in files):
         return f"entities in brackets are not read: {WRITE_BIO}"
     tagged = [file.name for file in files[:MOST_TABLES] if file.suffix.lower() in COLUMNS or is_columns(file)]
@@ -440,10 +446,12 @@ def _is_unnamed(file: Path) -> bool:
 
 
 def _endings(files: Sequence[Path]) -> tuple[str, str]:
-    """How many files have which ending, and how to convert those whose sound is not read."""
+    """How many files have which ending, and how to convert those whose sound or image is not read."""
     endings = Counter(file.suffix.lower() or file.name for file in files)
     example = next((file.name for file in files if file.suffix.lower() in UNREAD), None)
     convert = f"convert recordings, e.g. ffmpeg -i {example} {Path(example).stem}.wav" if example else ""
+    image = next((file.suffix for file in files if file.suffix.lower() in UNREAD_IMAGES), None)
+    convert = convert or (CONVERT.format(image) if image else "")
     return first_few([f"{ending} ({number})" for ending, number in endings.most_common()]), convert
 
 

@@ -121,6 +121,28 @@ def test_given_ids_are_kept(tmp_path: Path) -> None:
             "scan,dx\n" + "".join(f"ISIC_{at},{'xy'[at % 2]}\n" for at in range(6)),
             "perhaps so: .* --columns path=scan,label=dx$",
         ),
+        (  # as HAM10000 has them; people come before what is theirs
+            "lesion_id,image_id,dx\n" + "".join(f"H_{at // 2},ISIC_{at},{'xy'[at % 2]}\n" for at in range(6)),
+            "perhaps so: .* --columns path=image_id,label=dx,speaker=lesion_id$",
+        ),
+        (
+            "study_id,scan,dx,Patient ID\n" + "".join(f"{at},ISIC_{at},{'xy'[at % 2]},{at // 2}\n" for at in range(6)),
+            "perhaps so: .* --columns 'path=scan,label=dx,speaker=Patient ID'$",
+        ),
+        (  # ids are no classes, and what may as well be the class is named
+            "said,shop_id,stars\n" + "".join(f"It is {at},{'ab'[at % 2]},{at % 2}\n" for at in range(6)),
+            "perhaps so: .* --columns text=said,label=stars$",
+        ),
+        (
+            "said,place,mood,n\n" + "".join(f"It is {at},{'ab'[at % 2]},{'xy'[at % 2]},{at % 2}\n" for at in range(6)),
+            r"perhaps so: .* --columns text=said,label=place \(or label=mood\)$",
+        ),
+        ("text,label,*\na,b,c\n", r"has a column named '\*'\n  rename it, or write the names of the columns"),
+        ("text,label,^t.*$\na,b,c\n", r"has a column named '\^t\.\*\$'"),
+        (
+            "path,label\na.jp2,x\nb.jp2,y\n",
+            r"2 images of a format that is not read, e.g. a.jp2 \(allowed: .png, (.*\n)*.*mogrify -format png \*.jp2",
+        ),
         (
             "said,calm,angry\n" + "".join(f"It is {at},{at % 2},{1 - at % 2}\n" for at in range(6)),
             "perhaps so: .* --columns text=said$",
@@ -307,6 +329,14 @@ def test_a_table_of_vectors_is_told(tmp_path: Path) -> None:
         prepare(csv(tmp_path, 'label,embedding\nx,"[0.5, 1.0]"\ny,"[-1.5, 2]"\n'))
     assert caught.value.fix is not None
     assert caught.value.fix.startswith("write embeddings: daamctl import-vectors")
+    nested = pl.DataFrame({"said": ["A day", "No way"] * 3, "LABELS": [["x"], ["y", "z"]] * 3, "kind": ["x", "y"] * 3})
+    nested = nested.with_columns(pl.col("said") + pl.int_range(6).cast(pl.String))
+    nested.write_ndjson(tmp_path / "v.jsonl")  # lists of texts are neither vectors nor labels
+    with pytest.raises(CorpusError) as caught:
+        prepare(tmp_path / "v.jsonl")
+    assert "may be a vector" not in caught.value.message
+    assert caught.value.fix is not None
+    assert caught.value.fix.endswith("--columns text=said,label=kind")
 
 
 @pytest.mark.parametrize("content", ["{", '{"a": [1], "b": {}}', "[" * 100_000, '{"path": ["a"], "label": []}', "3"])

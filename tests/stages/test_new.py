@@ -419,7 +419,7 @@ def test_a_table_that_names_the_files(project: Path, tmp_path_factory: pytest.Te
         CorpusError, match=f"looks like a label, .*; but {table} names 12 of the files in 'clip'"
     ) as told:
         new.run(project, "sounds", tmp_path, encoder="wavlm-micro")
-    assert told.value.fix == f"read that: --from {table}"
+    assert told.value.fix == f"read that: --from {table} --columns path=clip"
     made = new.run(project, "sounds", table, columns={"path": "clip"}, encoder="wavlm-micro")
     found = manifest_of(made)
     assert found["label"].to_list() == rows["class"].to_list()
@@ -450,6 +450,39 @@ def test_a_table_that_names_files_has_labels_and_tells_which_of_several_folders(
     assert manifest_of(made)["path"].str.contains("/?train/").all()
 
 
+def test_a_table_named_as_a_part_or_without_a_heading(project: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
+    """As Kaggle has the images of cassava, and Stanford's cars; items of one lesion_id or the like are told."""
+    tmp_path = tmp_path_factory.mktemp("leaves")
+    for seed in range(12):
+        write_image(tmp_path / "train_images" / f"{seed}.png", seed)
+    names = [f"{seed}.png" for seed in range(12)]
+    rows = pl.DataFrame({"image_id": names, "label": ["a", "b"] * 6, "lot_id": [seed // 2 for seed in range(12)]})
+    rows.write_csv(tmp_path / "train.csv")
+    with pytest.raises(CorpusError) as told:
+        new.run(project, "leaves", tmp_path)
+    assert told.value.fix == f"read that: --from {tmp_path}/train.csv --columns path=image_id"
+    made = new.run(project, "leaves", tmp_path / "train.csv", columns={"path": "image_id"}, encoder="beit-micro")
+    assert any(one.startswith("items share the values of 'lot_id'; ") for one in made.doubts)
+    assert not any("'lot_id'" in one for one in new.run(
+        project, "leaves", tmp_path / "train.csv", columns={"path": "image_id", "speaker": "lot_id"}, force=True,
+        encoder="beit-micro").doubts)  # fmt: skip
+    rows.write_csv(tmp_path / "train.csv", include_header=False)
+    with pytest.raises(CorpusError) as told:
+        new.run(project, "cars", tmp_path)
+    assert told.value.fix is not None
+    assert told.value.fix.endswith(f"into the first line; then --from {tmp_path}/train.csv")
+
+
+def test_of_several_tables_one_of_texts_is_named(project: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
+    """As Yelp's reviews are published."""
+    tmp_path = tmp_path_factory.mktemp("yelp")
+    (tmp_path / "business.json").write_text('{"business_id": "a", "name": "x"}\n' * 9)
+    (tmp_path / "reviews.json").write_text('{"review_id": "a", "stars": 5, "text": "Good food"}\n')
+    with pytest.raises(CorpusError) as told:
+        new.run(project, "reviews", tmp_path)
+    assert told.value.fix == f"give a table of items: --from {tmp_path}/reviews.json (others: business.json)"
+
+
 @pytest.mark.parametrize("form", ["C:\\voices\\{}.wav", "/home/me/voices/{}.wav", "{}", "voices/{}"])
 @pytest.mark.parametrize("named", [True, False])
 def test_paths_of_another_machine(
@@ -478,7 +511,8 @@ def test_a_table_beside_names_with_labels_is_told(project: Path, voices: Path) -
     made = new.run(project, "voices", voices, encoder="wavlm-micro")
     where = f"{voices}/lists"
     assert any(
-        one.startswith(f"{where}/test_data.csv names 12 of the files in 'path'") and one.endswith(f"--from {where}")
+        one.startswith(f"{where}/test_data.csv names 12 of the files in 'path'")
+        and one.endswith(f"--from {where} --columns label=NAME")
         for one in made.doubts
     )
     with pytest.raises(CorpusError) as told:

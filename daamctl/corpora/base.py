@@ -93,7 +93,7 @@ def label_doubts(labels: Iterable[str]) -> list[str]:
     labels = sorted(labels)
     spelled: dict[str, list[str]] = {}
     for label in labels:
-        spelled.setdefault(re.sub(r"[\s_-]+", " ", label).strip().casefold() or label, []).append(label)
+        spelled.setdefault(re.sub(r"(?!^-\d)[\s_-]+", " ", label).strip().casefold() or label, []).append(label)
     told = [
         f"the labels {' and '.join(map(repr, names))} may be one class, spelled differently"
         for names in spelled.values()

@@ -22,6 +22,8 @@ PARTS = {
 }
 """Names of the parts of an official split -> the name of the group."""
 IN_NAME = re.compile(rf"(?P<first>{'|'.join(PARTS)})(?P<end>[-_ .].+)|(?P<begin>.+[-_ .])(?P<last>{'|'.join(PARTS)})")
+BETWEEN_WORDS = re.compile(r"[-_ .]+|(?<=\d)(?=[A-Za-z])|(?<=[a-z])(?=[A-Z])")
+"""Where words of a name end, as in dev-clean, C50train and TestSet, but not in contest."""
 
 EVEN = 1.25
 """Groups are even if the largest has at most this many times the mean."""
@@ -29,7 +31,7 @@ EVEN = 1.25
 
 def part_of(name: str, words: Mapping[str, str] = PARTS) -> str | None:
     """The part that a name is for: by its last word, as cv-valid-train, else by the only word for one, as dev-clean."""
-    found = [words.get(word) for word in re.split(r"[-_ .]+", name.lower())]
+    found = [words.get(word.lower()) for word in BETWEEN_WORDS.split(name)]
     return found[-1] or (next(filter(None, found)) if len({*found} - {None}) == 1 else None)
 
 

@@ -1515,6 +1515,7 @@ def test_a_damaged_table_of_embeddings(project: Path) -> None:
         (("C", "C++", "C#"), None),
         ((":)", ":(", "?!"), None),
         (("+", "-", "0"), None),
+        (("-1", "0", "1"), None),
     ],
 )
 def test_labels_that_may_be_one_class_or_none_are_doubted(

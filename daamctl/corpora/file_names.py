@@ -38,13 +38,19 @@ EMOTION = re.compile(r"(?i)(ang|anx|bor|cal|contempt|disg|dis$|exc|fea|hap|joy|n
 """How names of emotions, which most recordings with labels in their names have, begin."""
 WORD_AND_NUMBER = re.compile(r"([^\W\d_]{2,})\d+")
 NUMBERED = re.compile(
-    r"(?i)(speaker|spk|actor|subject|sub|singer|female|male|s|p|id)?[-_ ]?[mf]?\d+[mf]?|(?=[a-f]*\d)[\da-f]{8,}"
+    r"(?i)(speaker|spk|actor|subject|sub|singer|patient|person|participant|case|female|male|s|p|id)?"
+    r"[-_ ]?[mf]?\d+[mf]?|(?=[a-f]*\d)[\da-f]{8,}"
 )
 """What speakers are usually called, by numbers or hashes."""
 SESSION = re.compile(
     r"(?i)(?:^|[-_ ])(?:sess?|session|dialog|dialogue|level|part|take|day|dis[ck]|cd|vol(?:ume)?|batch|set)[-_ ]?\d+"
 )
 """What is numbered, but rather neither a class nor a speaker."""
+KIND = re.compile(
+    r"(?i)(jpe?g|png)?[-_ ]?images?|imgs?|masks?|segment\w*|annotations?|labels?|trimaps?|ground[-_ ]?truth|gt|aligned|"
+    r"cropped|resized|originals?|raw|colou?r|rgb|gr[ae]y([-_ ]?scale)?|depth|edges|thumbnails?"
+)
+"""Kinds of pictures of the same things, and what is drawn in them."""
 SEXES = {"f", "m", "w", "female", "male"}
 EXAMPLE = "{label}/{speaker}_{_}"
 CODES = "--labels CODE=NAME,... gives codes names"
@@ -152,8 +158,17 @@ class _Part:
         return {re.sub(r"\d+", "", value) for value in self.counts}
 
     def is_series(self) -> bool:
-        """Whether it is a level of folders with one name and different numbers, as session1 and session2."""
-        return self.is_folder and len(self.without_numbers()) == 1 and self.without_numbers() != {""}
+        """Whether it is a level of folders with a few names and more numbers, as session1 and session2."""
+        names = self.without_numbers()
+        return self.is_folder and "" not in names and 2 * len(names) <= len(self.counts)
+
+    def are_ids(self) -> bool:
+        """Whether its values, with two files each or more on average, are numbers, or numbers with a few words."""
+        if 2 * len(self.counts) > len(self.values) or 2 * len(self.without_numbers()) > len(self.counts):
+            return False
+        if self.is_folder:
+            return self.rank() > 0 and all(re.fullmatch(r"\S*\d\S*", value) for value in self.counts)
+        return all(value[:1].isalpha() and NUMBERED.fullmatch(value) for value in self.counts)
 
     def is_emotion(self) -> bool:
         """Whether most of its values name emotions."""
@@ -200,18 +215,23 @@ class _Part:
 
 @dataclass(frozen=True)
 class _Layout:
-    """Paths, and of those in the most frequent form the parts: a stray file should not decide how others are read."""
+    """Paths, and of those in the most frequent form the parts: a stray file should not decide how others are read.
+
+    Args:
+        sentence: place of the part that tells what is said, in names of known corpora.
+    """
 
     every: Sequence[str]
     form: _Form
     paths: Sequence[str]
     parts: Sequence[_Part]
+    sentence: int | None = None
 
     @classmethod
-    def of(cls, every: Sequence[str]) -> _Layout:
-        """The layout of relative POSIX paths."""
-        forms = [_form(path) for path in every]
-        form = Counter(forms).most_common(1)[0][0]
+    def of(cls, every: Sequence[str], *, whole: bool = False) -> _Layout:
+        """The layout of relative POSIX paths; whole: the names of the files are one part."""
+        forms = [(depth, () if whole else separators) for depth, separators in map(_form, every)]
+        form = max(Counter(forms).items(), key=lambda one: (one[1], one[0][0] if whole else 0))[0]
         paths = [path for path, other in zip(every, forms, strict=True) if other == form]
         values = zip(*(_parts(path, form) for path in paths), strict=True)
         return cls(every, form, paths, [_Part(place, place < form[0], one) for place, one in enumerate(values)])
@@ -220,7 +240,8 @@ class _Layout:
     def fields(self) -> dict[int, str]:
         """Place -> field without label and speaker: the first part that names the parts of a split is the group."""
         group = next((part.place for part in self.parts if _is_split(part.counts)), None)
-        return {part.place: "group" if part.place == group else SKIPPED for part in self.parts}
+        named = {group: "group", self.sentence: "sentence"}
+        return {part.place: named.get(part.place, SKIPPED) for part in self.parts}
 
     def written(self, names: dict[int, str]) -> str:
         """The pattern with these fields at these places."""
@@ -249,10 +270,12 @@ def propose(paths: Sequence[str], *, by_folder: bool = False, folder: str = "FOL
     Folders named train and test (or dev), or fold1 and so on, are groups. The label is a part of letters with few
     values: one of emotions, or the innermost such folder, else a piece of the name. The speaker is another part,
     numbered or a folder, whose values have several labels each: a folder, else the first; plain numbers that no folder
-    has twice are those of items. Where another part could be meant as well, the pattern has a doubt.
+    has twice are those of items. Without one, folders of numbers, or numbers behind letters, that are many for each
+    label are the speakers, as patients are. Where another part could be meant as well, the pattern has a doubt.
 
     Args:
-        by_folder: where nothing else looks like a label, folders are classes whatever they are called, e.g. of images.
+        by_folder: where nothing else looks like a label, folders are classes whatever they are called, e.g. of images,
+            except for those of kinds of pictures.
         folder: where the paths are, for messages.
 
     Raises:
@@ -266,7 +289,7 @@ def propose(paths: Sequence[str], *, by_folder: bool = False, folder: str = "FOL
     if (corpus := most_names(paths)) and (pattern := _of_corpus(corpus, layout, labels, folder)):
         return pattern
     if not labels and by_folder and (pattern := _by_folder(paths)) is not None:
-        return replace(pattern, doubts=tuple(_series_doubt(part) for part in sessions[-1:]))
+        return pattern
     is_mixed = len(layout.paths) < len(paths) and not any(part.is_folder for part in labels)
     if is_mixed and (pattern := _by_stem(paths)) is not None:
         return pattern
@@ -284,7 +307,8 @@ def propose(paths: Sequence[str], *, by_folder: bool = False, folder: str = "FOL
     if speaker is not None and spoken and not label.is_folder and not label.is_emotion():  # as 0_jackson_1
         label, speaker, others = speaker, label, []
     pattern = layout.pattern(label, speaker)
-    doubts = [_series_doubt(label, EXAMPLE if by_folder else _example(layout))] if label.is_series() else []
+    example = EXAMPLE if by_folder else _example(layout)
+    doubts = [_series_doubt(label, example)] if label.is_series() and not label.is_emotion() else []
     # plain numbers may be codes of classes
     codes = [speaker] if speaker is not None and speaker.rank() == 1 and len(speaker.counts) <= FEW_CODES else []
     words = {part.place: part for part in (*could, *codes) if part.place != label.place and part.crosses(label)}
@@ -292,6 +316,11 @@ def propose(paths: Sequence[str], *, by_folder: bool = False, folder: str = "FOL
         is_swapped = speaker is not None and part.place == speaker.place
         who = label if is_swapped or (label.is_folder and (speaker is None or speaker.rank() < 2)) else speaker
         doubts.append(_instead("label", pattern, layout.pattern(part, who), layout.paths))
+    levels = [part for part in labels if part.is_folder and label.is_folder and not part.crosses(label)]
+    for part in [] if label.is_emotion() else levels:  # wider or narrower classes
+        if not part.equals(label):
+            who = None if speaker is not None and part.place == speaker.place else speaker
+            doubts.append(_instead("label", pattern, layout.pattern(part, who), layout.paths))
     doubts += [_instead("speaker", pattern, layout.pattern(label, part), layout.paths) for part in others]
     return replace(pattern, doubts=(*doubts, *_speaker_doubts(layout, pattern, label, speaker)))
 
@@ -301,7 +330,7 @@ def _speaker_doubts(layout: _Layout, pattern: NamePattern, label: _Part, speaker
     if speaker is None:
         return []
     doubts, who = [], _few(speaker)
-    if not speaker.rank():
+    if not speaker.rank() or (speaker.are_ids() and not speaker.could_name_speakers(label.values)):
         without = layout.pattern(label).text
         doubts.append(f"{who} are taken for the speakers, for want of others; without: --pattern '{without}'")
     sexes = [part for part in layout.parts if part.are_sexes() and part.place != label.place and part.crosses(speaker)]
@@ -324,7 +353,12 @@ def _of_corpus(corpus: str, layout: _Layout, labels: Sequence[_Part], folder: st
     names, is_own = NAMES[corpus], corpus.lower() in CORPORA
     code = NamePattern.parse(names.label) if names.label else None
     if code is not None:
-        codes = _Part(-1, False, tuple((code.read(path) or {}).get("label", "") for path in layout.paths))
+        read = [code.read(path) or {} for path in layout.paths]
+        codes, sentences = (
+            _Part(-1, False, tuple(one.get(name, "") for one in read)) for name in ("label", "sentence")
+        )
+        spoken = [part.place for part in layout.parts if len(sentences.counts) > 1 and part.equals(sentences)]
+        layout = replace(layout, sentence=next(iter(spoken), None))
         if len(codes.counts.keys() - {""}) < 3:
             return None
         found = [part for part in labels if codes.tells(part)]
@@ -360,10 +394,15 @@ def _no_label(paths: Sequence[str], fix: str, more: str = "") -> CorpusError:
 
 
 def _label_of(labels: Sequence[_Part]) -> _Part:
-    """The label of parts that could be it: one of emotions, rather a folder, the innermost; else the first piece."""
+    """The label of parts that could be it: one of emotions, rather a folder, the innermost; else the first piece.
+
+    Folders of numbers within folders of words are no classes, but what belongs together, e.g. of a patient.
+    """
     emotions = [part for part in labels if part.is_emotion()]
     folders = [part for part in emotions or labels if part.is_folder]
-    return (folders or emotions or labels[:1])[-1]
+    words = [part for part in folders if not part.are_ids()]
+    named = [part for part in folders if part in words or not any(part.tells(other) for other in words)]
+    return (named or emotions or labels[:1])[-1]
 
 
 def _speaker_of(layout: _Layout, label: _Part, *, by_folder: bool) -> tuple[_Part | None, list[_Part]]:
@@ -375,9 +414,14 @@ def _speaker_of(layout: _Layout, label: _Part, *, by_folder: bool) -> tuple[_Par
         part
         for part in layout.parts
         if part.place != label.place
+        and not label.tells(part)
         and part.could_name_speakers(label.values)
         and (part.rank() != 1 or len(set(zip(inside, part.values, strict=True))) < len(layout.paths))
     ]
+    for part in layout.parts:  # who has one label each, as patients have
+        are_many = part.place != label.place and len(part.counts) >= 2 * len(label.counts)
+        if are_many and part.are_ids() and not any(part.tells(other) for other in could):
+            could.append(part)
     # two are rather takes than speakers; people write the speaker before the sentence and the take
     surest = max(
         (part for part in could if len(part.counts) > 2),
@@ -440,16 +484,21 @@ def _by_stem(paths: Sequence[str]) -> NamePattern | None:
 
 def _by_folder(paths: Sequence[str]) -> NamePattern | None:
     """The pattern by which the innermost folder of several names is the label; None: it does not hold several files."""
-    folders = [PurePosixPath(path).parts[:-1] for path in paths]
-    depth = min(map(len, folders))
-    levels = list(zip(*(parts[len(parts) - depth :] for parts in folders), strict=True))
-    splits = [place for place, level in enumerate(levels) if _is_split(level)]
-    named = [place for place, level in enumerate(levels) if len(set(level)) > 1 and not _has_parts(level)]
-    if not named or len(set(levels[named[-1]])) > len(paths) // 2:
+    layout = _Layout.of(paths, whole=True)
+    *folders, stem = layout.parts
+    layout = replace(layout, parts=[*folders, replace(stem, values=("",) * len(stem.values))])
+    named = [part for part in folders if len(part.counts) > 1 and not _has_parts(part.counts)]
+    persons = [part for part in named if all(NUMBERED.fullmatch(value) and WORD.match(value) for value in part.counts)]
+    label = max(named, key=lambda part: (part not in persons, part.place), default=None)
+    if label is None or len(label.counts) > len(layout.paths) // 2:
         return None
-    fields = ["group" if place in splits[:1] else SKIPPED for place in range(depth)]
-    fields[named[-1]] = "label"
-    return NamePattern.parse(_written([*fields, SKIPPED], (depth, ())))
+    speaker, _ = _speaker_of(layout, label, by_folder=True)
+    pattern = layout.pattern(label, speaker)
+    is_doubted = not label.rank() or (label.is_series() and all(map(WORD.search, label.counts)))
+    doubts = [_series_doubt(label)] if is_doubted else []
+    others = [part for part in named if not part.equals(label) and len(part.counts) <= MOST_CLASSES]
+    doubts += [_instead("label", pattern, layout.pattern(part, label), layout.paths) for part in others]
+    return replace(pattern, doubts=(*doubts, *_speaker_doubts(layout, pattern, label, speaker)))
 
 
 def _is_split(values: Iterable[str]) -> bool:
@@ -461,10 +510,11 @@ def _is_split(values: Iterable[str]) -> bool:
 
 
 def _has_parts(values: Iterable[str]) -> bool:
-    """Whether values are no classes, since they are names of parts, perhaps beside other folders, or of folds."""
+    """Whether values are no classes: names of parts, perhaps beside other folders, of folds, or kinds of pictures."""
     names = {name.rstrip(DIGITS) for name in values}
     return (
         _is_split(values)
+        or (len(names) > 1 and all(map(KIND.fullmatch, names)))
         or bool(parts_of(names))
         or {"train"} < {PARTS[name.lower()] for name in names if name.lower() in PARTS}
     )

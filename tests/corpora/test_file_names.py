@@ -97,7 +97,7 @@ def test_common_layouts_get_their_pattern(layout: str, expected: str) -> None:
     assert {values["label"] for path in paths if (values := pattern.read(path))} == set(MOODS)
 
 
-RAVDESS = "{_}-{_}-{label}-{_}-{_}-{_}-{speaker}"
+RAVDESS = "{_}-{_}-{label}-{_}-{sentence}-{_}-{speaker}"
 
 
 def ravdess(folder: str, actors: Sequence[int]) -> list[str]:
@@ -114,7 +114,7 @@ def ravdess(folder: str, actors: Sequence[int]) -> list[str]:
     [
         (
             [f"{s:02}{k}0{t}{c}a.wav" for s, k, t, c in product(range(3, 6), "ab", range(3), "WLN")],
-            "{speaker:2}{_:3}{label:1}{_:1}",
+            "{speaker:2}{sentence:3}{label:1}{_:1}",
         ),
         ([f"X{s:02}{k}1{c}.wav" for s, k, c in product(range(1, 4), "ab", "wln")], "{speaker:3}{_:2}{label:1}"),
         (
@@ -136,7 +136,7 @@ def test_codes_are_not_guessed_but_the_message_shows_a_pattern(paths: list[str],
     assert f"--pattern '{example}'" in caught.value.fix
     values = NamePattern.parse(example).read(paths[-1])
     if example == RAVDESS:
-        assert values == {"label": "08", "speaker": paths[-1][-6:-4]}
+        assert values == {"label": "08", "sentence": "02", "speaker": paths[-1][-6:-4]}
 
 
 def test_folders_of_an_official_split_are_groups() -> None:
@@ -182,7 +182,8 @@ def test_folders_of_folds_are_groups_and_emotions_are_labels() -> None:
     paths = [f"fold{fold}/{label}/{n}.wav" for fold in (1, 2, 3) for label in ("horn", "siren") for n in range(4)]
     assert propose(paths).text == "{group}/{label}/{_}"
     emotions = [f"{s}_{text}_{mood}_XX.wav" for s in range(1001, 1005) for text in ("DFA", "IEO") for mood in MOODS]
-    assert propose(emotions).text == "{speaker}_{_}_{label}_{_}"
+    assert propose(emotions).text == "{speaker}_{sentence}_{label}_{_}"  # CREMA-D
+    assert propose([path.replace("_", "-") for path in emotions]).text == "{speaker}-{_}-{label}-{_}"
     doubled = [f"{who}_{mood}/{who}_{n}_{mood.lower()}.wav" for who in ("OAF", "YAF") for mood in MOODS for n in "abc"]
     assert propose(doubled).text == "{_}_{_}_{label}"
 
@@ -198,6 +199,75 @@ def test_folders_of_images_are_classes_whatever_they_are_called() -> None:
     for none in (["1.png", "2.png"], ["1/1.png", "2/1.png"], ["1/1.png", "1/2.png"]):
         with pytest.raises(CorpusError):
             propose(none, by_folder=True)
+
+
+def test_images_beside_folders_of_classes_do_not_decide_how_these_are_read() -> None:
+    paths = [f"{part}/n0{kind}/{n}.png" for part in ("train", "val") for kind in (1, 2) for n in range(4)]
+    strays = ["sample.png", *(f"test/{n}.png" for n in range(3))]
+    pattern = propose([*strays, *paths], by_folder=True)
+    assert pattern.text == "{group}/{label}/{_}"
+    assert [pattern.read(path) for path in strays] == [None] * 4
+
+
+PATIENTS = [f"{('benign', 'malignant')[who % 2]}/patient{who:03}/img{n}.png" for who in range(8) for n in range(3)]
+
+
+@pytest.mark.parametrize(
+    ("change", "pattern", "by_folder"),
+    [
+        (("", ""), "{label}/{speaker}/{_}", True),
+        (("", ""), "{label}/{speaker}/{_}", False),
+        (("patient", "P"), "{label}/{speaker}/{_}", True),
+        (("patient", "10"), "{label}/{speaker}/{_}", True),
+        (("/img", "_img"), "{label}/{speaker}_{_}", True),
+        (("/img", "/visit1_scan2/img"), "{label}/{speaker}/{_}/{_}", True),
+    ],
+)
+def test_patients_who_have_one_class_each_are_sources(change: tuple[str, str], pattern: str, by_folder: bool) -> None:
+    paths = [path.replace(*change) for path in PATIENTS]
+    known = propose(paths, by_folder=by_folder)
+    assert known.text == pattern
+    assert "8" not in known.doubts[0]
+    assert "are taken for the speakers, for want of others; without" in known.doubts[0]
+    assert told(known.doubts[0], paths) == [{"label": "benign"}, {"label": "malignant"}]
+
+
+def test_where_classes_are_numbers_too_patients_are_doubted() -> None:
+    paths = [path.replace("benign", "0").replace("malignant", "1") for path in PATIENTS]
+    assert propose(paths, by_folder=True).read(paths[-1]) == {"label": "1", "speaker": "patient007"}
+    numbers = [path.replace("patient", "") for path in paths]
+    (doubt,) = propose(numbers, by_folder=True).doubts
+    assert told(doubt, numbers)[1] == {"label": "1", "speaker": "007"}
+
+
+def test_folders_of_numbers_within_folders_of_words_are_no_classes() -> None:
+    """As the slides of BreakHis; the folders around them are kinds of kinds."""
+    kinds = {"adenosis": "benign", "fibroadenoma": "benign", "carcinoma": "malignant"}
+    paths = [
+        f"{tumour}/SOB/{kind}/SOB_{kind[0]}_14-{slide}00/{zoom}X/{n}.png"
+        for (kind, tumour), slide, zoom, n in product(kinds.items(), range(11, 15), (40, 100, 200), range(3))
+    ]
+    pattern = propose(paths, by_folder=True)
+    assert pattern.read(paths[-1]) == {"label": "carcinoma", "speaker": "SOB_c_14-1400"}
+    readings = [told(doubt, paths)[1] for doubt in pattern.doubts]
+    assert readings == [
+        {"label": "malignant", "speaker": "SOB_c_14-1400"},
+        {"label": "SOB_c_14-1400"},
+        {"label": "carcinoma", "speaker": "200X"},
+        {"label": "carcinoma"},
+    ]
+    people = [f"{sex}{who}/{n}.png" for sex, who, n in product(("AF", "AM"), range(10, 13), range(4))]
+    assert "AF10, AF11, AF12, AM10, AM11 and 1 more are taken for the classes" in propose(people).doubts[0]
+
+
+def test_kinds_of_pictures_are_no_classes() -> None:
+    for kinds in (("aligned", "original"), ("JPEGImages", "SegmentationClass"), ("color", "grayscale", "segmented")):
+        paths = [f"{kind}/{n:05}.jpg" for kind in kinds for n in range(6)]
+        with pytest.raises(CorpusError) as caught:
+            propose(paths, by_folder=True)
+        assert caught.value.fix == LIST_THEM
+        leaves = [f"{kind}/{leaf}/{n:05}.jpg" for kind in kinds for leaf in ("healthy", "rust") for n in range(6)]
+        assert (propose(leaves, by_folder=True).text, propose(leaves).doubts) == ("{label}/{_}", ())
 
 
 def told(doubt: str, paths: Sequence[str]) -> list[dict[str, str] | None]:
@@ -298,7 +368,7 @@ def test_tess(layout: str) -> None:
                 f"session{s}/S01{m}/{k}/MSP-IMPROV-S01{m}-{g}0{s}-{k}-FM0{t}.wav"
                 for s, m, k, g, t in product(range(1, 4), "AHNS", "PRST", "FM", range(1, 3))
             ],
-            {"label": "S", "speaker": "M03"},
+            {"label": "S", "sentence": "S01", "speaker": "M03"},
         ),
         (
             "ShEMO",
@@ -314,7 +384,15 @@ def test_tess(layout: str) -> None:
                 f"Audio_{kind}_Actors_01-24/Actor_0{s}/03-0{n}-0{m}-01-0{t}-01-0{s}.wav"
                 for (n, kind), s, m, t in product(enumerate(("Speech", "Song"), 1), range(1, 4), range(1, 6), range(2))
             ],
-            {"label": "05", "speaker": "03"},
+            {"label": "05", "sentence": "01", "speaker": "03"},
+        ),
+        (
+            "KDEF",
+            [
+                f"KDEF/A{sex}0{n}/A{sex}0{n}{m}{side}.JPG"
+                for sex, n, m, side in product("FM", (1, 2), ("AF", "AN", "SU"), ("FL", "S"))
+            ],
+            {"label": "SU", "speaker": "M02"},
         ),
         (
             "IEMOCAP",
@@ -350,9 +428,9 @@ def test_folders_that_agree_with_a_code_are_labels() -> None:
         f"{moods[m]}/{strong}/{s:02}-{m}-{n}-{t}.wav"
         for s, m, (n, strong), t in product(range(1, 7), moods, enumerate(("Faible", "Fort"), 1), (1, 2))
     ]
-    assert (propose(paths).text, propose(paths).doubts) == ("{label}/{_}/{speaker}-{_}-{_}-{_}", ())
+    assert (propose(paths).text, propose(paths).doubts) == ("{label}/{_}/{speaker}-{_}-{_}-{sentence}", ())
     doubts = propose([*paths, neutral := "Neutre/01-N-1-1.wav"]).doubts  # which is never strong
-    assert told(doubts[0], [*paths, neutral])[1] == {"label": "N", "speaker": "01"}
+    assert told(doubts[0], [*paths, neutral])[1] == {"label": "N", "sentence": "1", "speaker": "01"}
 
 
 def test_an_ending_is_no_part_of_a_name() -> None:

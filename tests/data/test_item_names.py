@@ -41,6 +41,7 @@ from daamctl.data.item_names import groups_in_names, speakers_in_names
         ("EmoDB", "emodb-03a{0:02d}Wb", "03", "speaker"),
         ("IEMOCAP", "iemocap-Ses01F_impro04_M{0:03d}", "Ses01M", "speaker"),
         ("RAVDESS", "ravdess-03-01-07-02-02-{0:02d}-12", "12", "speaker"),
+        ("KDEF", "KDEF/AF01/AF01ANHL.JPG", "F01", "speaker"),
         ("MELD", "dia12_utt{0}.mp4", "dia12", "dialogue"),
     ],
 )

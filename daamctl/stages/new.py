@@ -39,7 +39,7 @@ from daamctl.corpora.conll import SPLIT_TABLES, WRITE_BIO, is_columns, part_file
 from daamctl.corpora.conll2003 import FILES as ENGLISH
 from daamctl.corpora.dataset import is_dataset, unpack
 from daamctl.corpora.file_names import COLUMNS as FIELDS
-from daamctl.corpora.file_names import NamePattern, propose
+from daamctl.corpora.file_names import KIND, NamePattern, propose
 from daamctl.corpora.files import (
     HEAR,
     SEPARATED,
@@ -478,7 +478,10 @@ def _found_in(folder: Path, pattern: str | None, labels: Mapping[str, str]) -> _
         doubts.append(f"{table.told}; to take the labels from there: {table.read}")
     doubts += known.doubts
     rows, left_out = _rows(folder, found, known, labels)
-    of_part = rows["label"].str.to_lowercase().is_in(list(PARTS))
+    depths = rows["path"].str.count_matches("/")
+    higher = depths < depths.mode().max()  # beside folders of classes, as asl_alphabet_test/1.jpg
+    named = pl.Series([part_of(label) is not None for label in rows["label"]])
+    of_part = rows["label"].str.to_lowercase().is_in(list(PARTS)) | (higher & named)
     if pattern is None and of_part.any() and rows.filter(~of_part)["label"].n_unique() > 1:
         paths = rows.filter(of_part)["path"]
         doubts.append(f"{counted(len(paths), 'file')} without a class left out, e.g. {paths[0]}")
@@ -493,6 +496,13 @@ def _found_in(folder: Path, pattern: str | None, labels: Mapping[str, str]) -> _
         if parts:
             others = [file for file in others if file not in lists]
             rows = rows.with_columns(group=pl.col("path").replace_strict(parts, default="train"))
+    if "group" in rows.columns and pattern is None and "train" in rows["group"]:
+        trained = rows.filter(group="train")["label"].unique().to_list()
+        lone = rows.filter(~pl.col("label").is_in(trained).any().over("group"))
+        if len(lone):
+            rows = rows.join(lone, on="path", how="anti", maintain_order="left")
+            no_class = f"{first_few(sorted(set(lone['group'])))}, which has none of the classes of train"
+            doubts.append(f"{counted(len(lone), 'file')} left out of {no_class}, e.g. {lone['path'][0]}")
     if others:
         doubts.insert(0, f"left out, of another kind: {'; '.join(filter(None, _endings(others)))}")
     rows, instead = with_test_part(rows)
@@ -501,7 +511,7 @@ def _found_in(folder: Path, pattern: str | None, labels: Mapping[str, str]) -> _
         doubts.append(
             f"{counted(len(left_out), 'file')} left out, which the pattern does not fit: {first_few(left_out)}"
         )
-    doubts += _format_doubts(rows, known)
+    doubts += _format_doubts(rows, known) or _copy_doubts(rows, known)
     if modality == "text":
         rows, told = _with_texts(folder, rows)
         doubts += told
@@ -531,6 +541,31 @@ def _format_doubts(rows: pl.DataFrame, pattern: NamePattern) -> list[str]:
     return [
         f"the same names as {' and '.join(endings)}, so {len(several):,} items may be there more than once; to "
         f"read one format: {' or '.join(choices)}"
+    ]
+
+
+def _copy_doubts(rows: pl.DataFrame, pattern: NamePattern) -> list[str]:
+    """Whether most items are in several folders, as PlantVillage has each leaf in colour, gray and segmented."""
+    files: dict[tuple[str, ...], list[tuple[str, ...]]] = {}
+    for path, *told in rows.select("path", *(one for one in FIELDS if one in rows.columns)).iter_rows():
+        files.setdefault((*told, Path(path).stem), []).append(Path(path).parts)
+    depth = Counter(len(parts) for some in files.values() for parts in some).most_common(1)[0][0]
+    alike = ([parts for parts in some if len(parts) == depth] for some in files.values())
+    several = [some for some in alike if len({parts[:-1] for parts in some}) > 1]
+    if 2 * sum(map(len, several)) <= len(rows):
+        return []
+    level = next(place for place, names in enumerate(zip(*several[0], strict=True)) if len(set(names)) > 1)
+    names = sorted({parts[level] for some in several for parts in some})
+    numbers = [int(digits) for *_, stem in files if (digits := re.sub(r"\D", "", stem))]
+    if max(numbers, default=0) < 2 * len(files) and not all(map(KIND.fullmatch, names)):
+        return []  # numbers that begin anew in every folder
+    fields = pattern.text.split("/")
+    before = depth - len(fields)  # folders that the pattern leaves out
+    written = [*["{_}"] * before, *fields]
+    written[level] = names[0]
+    return [
+        f"the same names in {first_few(names)}, so {len(several):,} items may be there more than once; to read one "
+        f"folder: --pattern '{'/'.join(written[min(level, before) :])}'"
     ]
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import shutil
+from itertools import product
 from pathlib import Path
 
 import numpy as np
@@ -386,6 +387,54 @@ def test_folders_of_parts_are_no_classes(project: Path, tmp_path: Path) -> None:
     made = new.run(project, "tiny", tmp_path, encoder="beit-micro")
     assert dict(manifest_of(made)["label"].value_counts().iter_rows()) == {"n01443537": 4, "n01629819": 4}
     assert "8 files without a class left out, e.g. val/images/val_0.png" in made.doubts
+
+
+@pytest.mark.parametrize(
+    ("train", "test", "doubt"),
+    [
+        (
+            "train/{}/{}.png",
+            "test/unknown/{}.png",
+            "3 files left out of test, which has none of the classes of train, e.g. ",
+        ),
+        (
+            "signs_train/signs_train/{}/{}.png",
+            "signs_test/signs_test/{}.png",
+            "3 files without a class left out, e.g. ",
+        ),
+    ],
+)
+def test_a_test_part_without_classes_is_left_out(
+    project: Path, tmp_path: Path, train: str, test: str, doubt: str
+) -> None:
+    """As of ASL Alphabet."""
+    for seed in range(12):
+        write_image(tmp_path / train.format("AB"[seed % 2], seed), seed)
+    for seed in range(3):
+        write_image(tmp_path / test.format(seed), 20 + seed)
+    made = new.run(project, "signs", tmp_path, encoder="beit-micro")
+    assert doubt + test.format(0) in made.doubts
+    assert made.facts == {"items": "12", "classes": "A 6, B 6"}
+
+
+@pytest.mark.parametrize(
+    ("folders", "factor", "doubted"),
+    [(("color", "grayscale"), 1, True), (("north", "south"), 1000, True), (("north", "south"), 1, False)],
+)
+def test_the_same_pictures_in_several_folders_are_told(
+    project: Path, tmp_path: Path, folders: tuple[str, str], factor: int, doubted: bool
+) -> None:
+    """As PlantVillage has them; numbers that begin anew in every folder are no names."""
+    for seed, (at, folder) in product(range(8), enumerate(folders)):
+        leaf = tmp_path / folder / ("rust", "healthy")[seed % 2] / f"{seed * factor}.png"
+        write_image(leaf, seed + 10 * at)
+    made = new.run(project, "plants", tmp_path, encoder="beit-micro")
+    told = f"the same names in {', '.join(folders)}, so 8 items may be there more than once; to read one folder"
+    pattern = f"{folders[0]}/{{label}}/{{_}}"
+    assert (f"{told}: --pattern '{pattern}'" in made.doubts) is doubted
+    assert doubted or "the same names" not in str(made.doubts)
+    made = new.run(project, "plants", tmp_path, encoder="beit-micro", pattern=pattern, force=True)
+    assert made.facts["items"] == "8"
 
 
 def test_folders_read_as_parts_are_told_and_known_names_without_a_class_are_refused(

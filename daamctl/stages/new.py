@@ -479,9 +479,10 @@ def _found_in(folder: Path, pattern: str | None, labels: Mapping[str, str]) -> _
     doubts += known.doubts
     rows, left_out = _rows(folder, found, known, labels)
     depths = rows["path"].str.count_matches("/")
-    higher = depths < depths.mode().max()  # beside folders of classes, as asl_alphabet_test/1.jpg
-    named = pl.Series([part_of(label) is not None for label in rows["label"]])
-    of_part = rows["label"].str.to_lowercase().is_in(list(PARTS)) | (higher & named)
+    within = pl.Series([_part_folder(path) for path in rows["path"]], dtype=pl.String)
+    # parts without folders of classes, as asl_alphabet_test/1.jpg and Final_Test/Images/1.ppm
+    flat = ~within.is_in(within.filter(depths >= depths.mode().max()).drop_nulls()).fill_null(False)
+    of_part = rows["label"].str.to_lowercase().is_in(list(PARTS)) | flat
     if pattern is None and of_part.any() and rows.filter(~of_part)["label"].n_unique() > 1:
         paths = rows.filter(of_part)["path"]
         doubts.append(f"{counted(len(paths), 'file')} without a class left out, e.g. {paths[0]}")
@@ -522,6 +523,13 @@ def _found_in(folder: Path, pattern: str | None, labels: Mapping[str, str]) -> _
     if may_tell and (spoken := speakers_in_names(rows["path"], rows["label"])):
         rows, facts = rows.with_columns(spoken[1]), {"columns": f"speaker = the names of {spoken[0]}"}
     return _Found(MANIFEST, None, folder, modality, rows, facts, doubts, pattern=known)
+
+
+def _part_folder(path: str) -> str | None:
+    """The outermost folder of a path that is named after a part; None: there is none."""
+    folders = Path(path).parts[:-1]
+    named = next((place for place, name in enumerate(folders, 1) if part_of(name)), None)
+    return None if named is None else "/".join(folders[:named])
 
 
 def _format_doubts(rows: pl.DataFrame, pattern: NamePattern) -> list[str]:

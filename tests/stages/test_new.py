@@ -402,12 +402,17 @@ def test_folders_of_parts_are_no_classes(project: Path, tmp_path: Path) -> None:
             "signs_test/signs_test/{}.png",
             "3 files without a class left out, e.g. ",
         ),
+        (
+            "Final_Training/Images/{}/{}.png",
+            "Final_Test/Images/{}.png",
+            "3 files without a class left out, e.g. ",
+        ),
     ],
 )
 def test_a_test_part_without_classes_is_left_out(
     project: Path, tmp_path: Path, train: str, test: str, doubt: str
 ) -> None:
-    """As of ASL Alphabet."""
+    """As of ASL Alphabet and GTSRB."""
     for seed in range(12):
         write_image(tmp_path / train.format("AB"[seed % 2], seed), seed)
     for seed in range(3):

@@ -38,8 +38,8 @@ NPZ = (re.compile(r"(\w+?)_(images|labels)\.npy"), re.compile(r"([xy])_(\w+)\.np
 IDX = re.compile(r"(.*?)-(images|labels)[-.]idx[13]-ubyte(\.gz)?")
 PIXELS, PIXEL = "pixels", re.compile(r"pixel[-_ ]?\d+|\d+x\d+")
 WRITE_NPZ = "write an .npz file with the images, x_train of shape (N, height, width, 3), and their labels, y_train"
-LEAST_PIXELS = 64
-"""Columns of numbers alone that may be pixels."""
+LEAST_PIXELS, LEAST_NAMED = 64, 16
+"""Columns of numbers alone, and columns called pixels, that may be an image."""
 PARTS = {"t10k": "test", "privatetest": "test", "publictest": "dev"}
 """Names of parts in these files only -> names of groups."""
 
@@ -153,7 +153,7 @@ def _pixel_parts(source: Path) -> list[Part]:
             fix=f"add them: (echo label; seq -f pixel%g {number}) | paste -sd, | cat - {quote(str(source))} > NEW.csv",
         )
     label = alike("label", names)
-    if not columns or label is None:
+    if label is None or not (whole or len(columns) >= LEAST_NAMED):
         return []
     if not is_square:
         raise CorpusError(f"{source}: {number} columns of pixels are no square of grey values", fix=WRITE_NPZ)

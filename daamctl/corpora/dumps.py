@@ -58,7 +58,7 @@ NAMES: tuple[tuple[str, int], ...] = (
 TABLES = (".parquet", ".csv", ".tsv", ".arff", *JSON)
 STACKED = ("embeddings", "embedding", "features", "vectors", "x")
 """Names, in lower case, of arrays whose first axis counts the items."""
-IDS = ("name", "ids", "names", "keys", "files", "filenames")
+IDS = ("ids", "names", "keys", "files", "filenames")
 SOURCES = ("groups", "speakers")
 """What scikit-learn calls the sources of items that no fold may divide, and speakers."""
 LEAST_FEATURES, LEAST_NAMED = 4, 8
@@ -262,16 +262,19 @@ def _described(folder: Path, items: Sequence[str]) -> pl.DataFrame | None:
     if not all(isinstance(one, dict) for one in told):
         return None
     plain = [{name: str(one) for name, one in row.items() if isinstance(one, str | int)} for row in told]
-    usual = _usual(list(dict.fromkeys(name for row in plain for name in row)))
+    usual = _usual(list(dict.fromkeys(name for row in plain for name in row)), None)
     rows = [{role: row.get(name) for role, name in usual.items()} for row in plain]
     return pl.DataFrame(rows, dict.fromkeys(usual, pl.String)).select(pl.Series("id", items), pl.exclude("id"))
 
 
-def _usual(names: Sequence[str]) -> dict[str, str]:
-    """Column of ours -> the one of some names that is it."""
+def _usual(names: Sequence[str], called: str | None) -> dict[str, str]:
+    """Column of ours -> the one of some names that is it.
+
+    Args:
+        called: the one that names the items, if none is called id.
+    """
     found = {role: role if role in names else alike(role, names) for role in COLUMNS}
-    others = (alike("utterance_id", names), alike("path", names), *(name for name in names if name in IDS))
-    found["id"] = found["id"] or next(filter(None, others), None)
+    found["id"] = found["id"] or called
     found["speaker"] = found["speaker"] or _sources_in(names)
     return {role: name for role, name in found.items() if name is not None}
 
@@ -306,7 +309,7 @@ def _stacked(whole: Any, source: Path) -> tuple[Items, pl.DataFrame, bool] | Non
         return None
     number = len(next(iter(chosen.values())))
     beside = {name: one.ravel() for name, one in arrays.items() if one.shape in ((number,), (number, 1))}
-    usual = _usual(list(beside))
+    usual = _usual(list(beside), next((name for name in beside if name in IDS), None))
     _tell_unused(source, [name for name in beside if name not in usual.values()], "arrays")
     columns = {role: [str(one) for one in beside[name].tolist()] for role, name in usual.items()}
     named = "id" in columns
@@ -341,7 +344,9 @@ def _rows(path: Path) -> tuple[Items, pl.DataFrame, bool]:
     table = _arff(path) if path.suffix == ".arff" else read_table(path)
     table = table.with_columns(pl.col(pl.String).str.replace(r"^'(.*)'$", "${1}"))  # as Weka and SMILExtract quote
     plain = [name for name, kind in table.schema.items() if not kind.is_nested()]
-    table = table.rename({name: role for role, name in _usual(plain).items()})
+    called = alike("utterance_id", plain) or alike("path", plain) or ("name" if "name" in plain else None)
+    called = called or next((name for name in plain if name in IDS and table[name].n_unique() == len(table)), None)
+    table = table.rename({name: role for role, name in _usual(plain, called).items()})
     try:  # as pandas writes lists, and OpenAI the answers of a batch
         written = [name for name, kind in table.schema.items() if kind == pl.String and is_list(table[name])]
         table = table.with_columns(pl.col(written).str.json_decode(pl.List(pl.Float32)))

@@ -42,7 +42,7 @@ SINGLE = (
     "id", "path", "text", "label", "speaker", "group", "utterance", "utterance_id", "sentence", "start_s", "end_s",
 )  # fmt: skip
 """Columns of one value a row."""
-BELOW_PEOPLE = ("lesion", "lesion_id", "slide_id", "wsi_id", "study_id", "case_id")
+BELOW_PEOPLE = ("lesion", "lesion_id", "slide_id", "wsi_id")
 """Columns of what a person may have several of, each with several items."""
 ALIKE = {
     "path": ("where the file is", (
@@ -58,7 +58,7 @@ ALIKE = {
     "speaker": ("who an item comes from", (
         "speaker_id", "spk", "spk_id", "spkr_id", "author", "author_id", "subject", "subject_id", "participant",
         "participant_id", "patient", "patient_id", "client_id", "user", "user_id", "writer", "writer_id",
-        "reviewer_id", "identity", *BELOW_PEOPLE)),
+        "reviewer_id", *BELOW_PEOPLE)),
     "sentence": ("what is said", ("sentence_id",)),
     "utterance_id": ("the name of an item", ("id", "utt_id")),
     "start_s": ("where an item begins in its file, in seconds", ("start", "start_time", "begin", "onset", "offset")),
@@ -67,7 +67,7 @@ ALIKE = {
 """Column -> what it tells, and names that others give it."""
 HEAD = 10_000
 """Bytes of a table that tell its columns."""
-ID = re.compile(r"(?!.*(?i:class|label|target|category))(.*(ID|Id|[_ -]id)|id|asin)$")
+ID = re.compile(r"(?!.*(?i:class|label|target|category))((.*[a-z_ -])?ID|.*(Id|[_ -]id)|id|asin)$")
 """Names of columns of ids, other than those of classes."""
 DIALOGUE = (
     "dialogue", "dialogue_id", "dialog", "dialog_id", "conversation", "conversation_id", "conv_id", "session",

@@ -66,7 +66,6 @@ class Chance:
         uniform_log_loss: ln C.
         share_log_loss: log loss of always predicting the class frequencies, that is, their entropy.
         per_class: class -> number of items.
-        lacking: whether a fold of the evaluation lacks one of these C classes, so that its own C is smaller.
     """
 
     majority_class: str
@@ -75,7 +74,12 @@ class Chance:
     uniform_log_loss: float
     share_log_loss: float
     per_class: dict[str, int]
-    lacking: bool = False
+
+    @property
+    def lacking(self) -> bool:
+        """Whether a fold of the evaluation lacks one of the C classes, so that its own C is smaller."""
+        classes = sum(number > 0 for number in self.per_class.values())
+        return self.uniform_fraction * classes > 1 + 1e-9  # a mean of equal fractions may be rounded
 
 
 @dataclass(frozen=True)

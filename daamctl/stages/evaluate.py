@@ -148,12 +148,11 @@ def score(layout: Layout, config: Config) -> tuple[Evaluation, pl.DataFrame]:
     # a probe, and fine-tuning, record only what they use of `train`
     stored = (part[0] for name, part in folds.items() if stage_of(name) == "train" and name not in CLOSED_FORM)
     rule = next(stored, first).rule
-    chance = {}
-    for one, true in targets.items():
-        if guess := task.chance(np.array([*true.values()])):
-            numbers = [len(np.unique(part.targets)) for part in most[one]]  # of the classes that each fold tests
-            lacking = min(numbers) < len(set(true.values()))
-            chance[one] = replace(guess, uniform_fraction=float(np.mean(1 / np.array(numbers))), lacking=lacking)
+    chance = {
+        one: replace(guess, uniform_fraction=float(np.mean([1 / len(np.unique(part.targets)) for part in most[one]])))
+        for one, true in targets.items()
+        if (guess := task.chance(np.array([*true.values()])))
+    }
     evaluation = Evaluation(
         run=layout.run_name,
         pipeline=layout.pipeline,

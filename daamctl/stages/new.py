@@ -481,8 +481,9 @@ def _found_in(folder: Path, pattern: str | None, labels: Mapping[str, str]) -> _
     depths = rows["path"].str.count_matches("/")
     within = pl.Series([_part_folder(path) for path in rows["path"]], dtype=pl.String)
     # parts without folders of classes, as asl_alphabet_test/1.jpg and Final_Test/Images/1.ppm
-    flat = ~within.is_in(within.filter(depths >= depths.mode().max()).drop_nulls()).fill_null(False)
-    of_part = rows["label"].str.to_lowercase().is_in(list(PARTS)) | flat
+    flat = within.is_not_null() & ~within.is_in(within.filter(depths >= depths.mode().max()).drop_nulls())
+    by_folder = "{label" not in known.text.rpartition("/")[2]
+    of_part = rows["label"].str.to_lowercase().is_in(list(PARTS)) | (flat & by_folder)
     if pattern is None and of_part.any() and rows.filter(~of_part)["label"].n_unique() > 1:
         paths = rows.filter(of_part)["path"]
         doubts.append(f"{counted(len(paths), 'file')} without a class left out, e.g. {paths[0]}")
@@ -498,8 +499,9 @@ def _found_in(folder: Path, pattern: str | None, labels: Mapping[str, str]) -> _
             others = [file for file in others if file not in lists]
             rows = rows.with_columns(group=pl.col("path").replace_strict(parts, default="train"))
     if "group" in rows.columns and pattern is None and "train" in rows["group"]:
-        trained = rows.filter(group="train")["label"].unique().to_list()
-        lone = rows.filter(~pl.col("label").is_in(trained).any().over("group"))
+        spelled = pl.col("label").str.to_lowercase().str.replace_all(r"[\s_-]+", " ")  # Cat and cat are doubted below
+        trained = rows.filter(group="train").select(spelled).to_series().unique().to_list()
+        lone = rows.filter(~spelled.is_in(trained).any().over("group"))
         if len(lone):
             rows = rows.join(lone, on="path", how="anti", maintain_order="left")
             no_class = f"{first_few(sorted(set(lone['group'])))}, which has none of the classes of train"

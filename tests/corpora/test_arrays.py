@@ -161,6 +161,7 @@ def test_damaged_files(tmp_path: Path) -> None:
 def test_other_files(tmp_path: Path) -> None:
     np.savez(tmp_path / "vectors.npz", embeddings=np.zeros((2, 3, 4)), label=np.array(["a", "b"]))
     (tmp_path / "table.csv").write_text("path,label\na.png,x\n")
+    (tmp_path / "texts.csv").write_text("text,label,pixel1\nIt rains,x,7\n")
     (tmp_path / "broken.npz").write_bytes(b"PK")
-    for name in ("vectors.npz", "table.csv", "broken.npz", "absent.npz"):
+    for name in ("vectors.npz", "table.csv", "texts.csv", "broken.npz", "absent.npz"):
         assert array_parts(tmp_path / name) == []

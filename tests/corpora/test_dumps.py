@@ -265,6 +265,17 @@ def test_groups_of_scikit_learn_are_sources(
     assert "s age are not used; one that tells who an item comes from must be named speaker" in caplog.text
 
 
+def test_ids_name_the_items_of_arrays_rather_than_files(tmp_path: Path) -> None:
+    files = np.array(["a.wav", "b.wav"]).repeat(3)  # of pieces of recordings
+    np.savez(tmp_path / "given.npz", X=MEANS[:, 0], filename=files, ids=np.array(IDS), y=files)
+    import_vectors(tmp_path / "given.npz", tmp_path / "out.parquet", axes="D")
+    assert written(tmp_path / "out.parquet")[1]["id"].to_list() == IDS
+    columns = {"ids": files, "label": files, **{f"feat_{at}": MEANS[:, 0, at] for at in range(WIDTH)}}
+    pl.DataFrame(columns).write_csv(tmp_path / "given.csv")
+    import_vectors(tmp_path / "given.csv", tmp_path / "out.parquet")
+    assert written(tmp_path / "out.parquet")[1]["id"][0] == "item-000001"
+
+
 def test_no_other_file_is_overwritten(tmp_path: Path) -> None:
     np.savez(tmp_path / "given.npz", X=MEANS[:, 0], ids=np.array(IDS))
     labels = tmp_path / "labels.parquet"

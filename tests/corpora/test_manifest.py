@@ -134,6 +134,10 @@ def test_given_ids_are_kept(tmp_path: Path) -> None:
             "perhaps so: .* --columns text=said,label=stars$",
         ),
         (
+            "said,VALID,batch\n" + "".join(f"It is {at},{'ab'[at % 2]},{at % 3}\n" for at in range(9)),
+            "perhaps so: .* --columns text=said,label=VALID$",
+        ),
+        (
             "said,place,mood,n\n" + "".join(f"It is {at},{'ab'[at % 2]},{'xy'[at % 2]},{at % 2}\n" for at in range(6)),
             r"perhaps so: .* --columns text=said,label=place \(or label=mood\)$",
         ),

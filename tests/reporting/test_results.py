@@ -92,7 +92,7 @@ def test_what_seeds_share_is_told(train: dict[str, int], told: str) -> None:
 def test_classes_that_folds_lack_are_told_beside_the_figures_of_a_constant_answer() -> None:
     chance, note = parsed(evaluation({"none": 0.5})).main_chance, "Some folds test no item of a class."
     assert note not in say("note_metrics", "↑", "↓", chance)
-    assert note in say("note_metrics", "↑", "↓", replace(chance, lacking=True))
+    assert note in say("note_metrics", "↑", "↓", replace(chance, uniform_fraction=0.6))
 
 
 def test_folds_that_are_missing_and_folds_that_never_were() -> None:

@@ -40,7 +40,7 @@ def test_lead_that_survives() -> None:
 def test_classes_that_folds_lack_raise_the_balanced_accuracy_of_a_constant_answer() -> None:
     data = evaluation({"none": 0.5, "sga": 0.6})
     assert "gives 40.0 % accuracy and 50.0 % balanced accuracy. " in f"{said(data)[1]} "
-    data["chance"]["utterance"] |= {"uniform_fraction": 0.6, "lacking": True}
+    data["chance"]["utterance"] |= {"uniform_fraction": 0.6}
     told = "60.0 % balanced accuracy, the latter as a mean over folds, of which some test no item of a class."
     assert told in said(data)[1]
 

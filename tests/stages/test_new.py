@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import shutil
+from collections.abc import Sequence
 from itertools import product
 from pathlib import Path
 
@@ -420,6 +421,22 @@ def test_a_test_part_without_classes_is_left_out(
     made = new.run(project, "signs", tmp_path, encoder="beit-micro")
     assert doubt + test.format(0) in made.doubts
     assert made.facts == {"items": "12", "classes": "A 6, B 6"}
+
+
+@pytest.mark.parametrize(
+    "files",
+    [
+        ("crash-test/{}.png", "driving-test/{}.png", "road/{}.png"),
+        ("train/cat/{}.png", "train/dog/{}.png", "test/cat/{}.png", "test/dog/{}.png", "extra/cat/{}.png"),
+        ("train/all/cat_{}.png", "train/all/dog_{}.png", "test/cat_1{}.png", "test/dog_1{}.png"),
+        ("train/cat/{}.png", "train/dog/{}.png", "test/Cat/{}.png", "test/Dog/{}.png"),
+    ],
+)
+def test_items_with_a_class_are_kept(project: Path, tmp_path: Path, files: Sequence[str]) -> None:
+    """Classes named like parts, folders beside the parts, classes in names, and classes that are spelled otherwise."""
+    for seed, (number, file) in enumerate(product(range(6), files)):
+        write_image(tmp_path / file.format(number), seed)
+    assert new.run(project, "signs", tmp_path, encoder="beit-micro").facts["items"] == str(6 * len(files))
 
 
 @pytest.mark.parametrize(

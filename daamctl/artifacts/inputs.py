@@ -8,15 +8,19 @@ the results of the later stages.
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 from daamctl.artifacts.clips import ClipTable, read_clips
 from daamctl.artifacts.embeddings import EmbeddingsMetadata, check_settings, read_head, with_keys
 from daamctl.artifacts.layout import Layout
 from daamctl.artifacts.reconstruction import CROPS, Crops, read_crops
+from daamctl.artifacts.skipped import folder_of
 from daamctl.artifacts.utterances import CorpusTable, UtteranceTable, read_utterances
 from daamctl.config import Config
 from daamctl.config.keys import key_settings
+from daamctl.data.stage_table import STAGES, steps_of
 from daamctl.errors import ArtifactError
+from daamctl.store.records import hashes_of
 
 CUT = ("start_s", "duration_s")
 """Columns that cutting changes."""
@@ -62,6 +66,17 @@ def crops_of(layout: Layout, config: Config) -> Crops:
         raise ArtifactError(f"{path} was made with other settings", path=path)
     _check_source(layout, crops, None, path)
     return crops
+
+
+def inputs_of_report(layout: Layout, config: Config, stage: str) -> dict[str, Any]:
+    """What a stage writes its report from: its settings, and the SHA-256 of every record that it reads."""
+    paths = [
+        path
+        for name, entry in steps_of(config)
+        if name in STAGES[stage].reads
+        for path in folder_of(layout, name, entry).glob(STAGES[name].finished)
+    ]
+    return {"settings": config.section(stage), "inputs": hashes_of(layout.data, paths)}
 
 
 def _check_source(layout: Layout, table: CorpusTable | Crops, classes: tuple[str, ...] | None, path: Path) -> None:

@@ -256,10 +256,7 @@ Sets = TypeVar("Sets", bound=LayerSets)
 
 
 def write_layer_sets(path: Path, found: LayerSets, folds: Iterable[Fold]) -> Path:
-    """Write the table, then the record with the hashes of the table and of the folds in the same folder.
-
-    An equal record stays, because `plan` takes what is older than a new one for out of date.
-    """
+    """Write the table, then the record with the hashes of the table and of the folds in the same folder."""
     from daamctl.artifacts.results import RESULT  # imports the settings, which tables do not need
 
     # before the record, which holds their hashes
@@ -271,7 +268,7 @@ def write_layer_sets(path: Path, found: LayerSets, folds: Iterable[Fold]) -> Pat
     # `asdict` would copy thousands of rows, which the table has
     record = asdict(replace(found, rows=(), trained=[fold.result["run"]["key"] for fold in own]))
     content = {name: value for name, value in record.items() if name not in ("rows", "tests")}
-    Artifact(path, type(found)).seal(path.parent, content, [*tables, *results], keep=True)
+    Artifact(path, type(found)).seal(path.parent, content, [*tables, *results])
     return path
 
 

@@ -89,7 +89,7 @@ class Layout:
 
     @property
     def report_settings(self) -> Path:
-        """Settings that the report was written with."""
+        """What the report was written from, see `inputs_of_report`."""
         return self.stage("report") / "settings.json"
 
     def method(self, method: str) -> Path:

@@ -41,7 +41,7 @@ from daamctl.reporting.verdict import source
 from daamctl.stages import evaluate
 from daamctl.store.differences import by_row, differences
 from daamctl.store.files import atomic_path, read_json, sha256_file
-from daamctl.store.records import SEAL, SKIPPED_FILE, seal_of
+from daamctl.store.records import SEAL, SKIPPED_FILE, hashes_of, seal_of
 from daamctl.store.tables import read_frame, to_polars
 from daamctl.store.version import __version__
 
@@ -101,7 +101,6 @@ def write(root: Path, run: str, out: Path | None = None) -> Path:
     if stale:
         raise ArtifactError(f"'{run}' cannot be bundled: {stale[0]}")
     others = other_settings(layout, config, evaluation, folds)
-    again = f"{layout.command('evaluate')}; {layout.command('report')}"
     paths = [folder / FILE, *(folder / name for name in evaluation.files)]
     paths += [layout.method(method) / SKIPPED_FILE for method in evaluation.skipped]
     same = {method for group in evaluation.fairness.identical for method in group.methods}
@@ -111,11 +110,13 @@ def write(root: Path, run: str, out: Path | None = None) -> Path:
         if fold.result["run"]["method"] in same:  # `evaluate` says why, from these maps
             kept |= {"density.safetensors"} & set(fold.result["files"])
         paths += [fold.folder / name for name in (RESULT, *kept)]
-    changed = (folder / FILE).stat().st_mtime
-    if page.is_file() and page.stat().st_mtime >= changed:
+    report = layout.report_settings
+    read = read_json(report).get("inputs", {}) if report.is_file() else {}  # earlier versions record none
+    if page.is_file() and hashes_of(layout.data, [folder / FILE]).items() <= read.items():
         paths.append(page)
-    elif page.is_file():  # or a clock went back, so the evaluation is made again, too
-        log.warning("%s is older than the evaluation and left out; make both again, then bundle: %s", page.name, again)
+    elif page.is_file():
+        what = "%s is not known to be of this evaluation and left out; write it again, then bundle: %s"
+        log.warning(what, page.name, layout.command("report"))
     contents = {path.relative_to(layout.root).as_posix(): path.read_bytes() for path in paths}
     settings = {**config.model_dump(mode="json"), "pipelines": [layout.pipeline] if layout.pipeline else []}
     contents[SETTINGS] = yaml.safe_dump(settings, sort_keys=False, allow_unicode=True).encode()
@@ -127,7 +128,7 @@ def write(root: Path, run: str, out: Path | None = None) -> Path:
     contents[METHODS] = methods_text(evaluation, config, corpus=title).encode()
     hidden = _paths(layout.root, config, folds, evaluation)
     contents = {name: _without(name, content, hidden) for name, content in contents.items()}
-    date = datetime.fromtimestamp(changed, UTC).date().isoformat()
+    date = datetime.fromtimestamp((folder / FILE).stat().st_mtime, UTC).date().isoformat()
     files = {name: (len(content), hashlib.sha256(content).hexdigest()) for name, content in contents.items()}
     licence = evaluation.provenance.encoder.get("licence") if evaluation.given else licence_of(config.extract)
     crate = _crate(evaluation, config, files, date, licence or "unknown")
@@ -141,6 +142,7 @@ def write(root: Path, run: str, out: Path | None = None) -> Path:
         if wrong := verify(temporary).wrong:
             # files have been checked by their seals, so an option such as --set is to blame, or another version
             what = f"the evaluation of '{run}' does not follow from its folds and the settings in its files. "
+            again = f"{layout.command('evaluate')}; {layout.command('report')}"
             raise ArtifactError(
                 what + (" ".join(others) or wrong[0]), fix=f"make it and the report again, then bundle: {again}"
             )

@@ -98,7 +98,6 @@ def run(layout: Layout, config: Config) -> Path:
     kept = artifact.keep()
     if kept is not None and not kept.audit.missing:
         logger.info("importance is finished and kept")
-        artifact.path.touch()  # `plan` asks whether it is newer than what it reads
         return artifact.path
     maps: dict[str, list[FoldMaps]] = {}
     scores: dict[str, MethodLayerScores] = {}

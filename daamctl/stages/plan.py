@@ -23,10 +23,11 @@ from daamctl.adapters import stage_of
 from daamctl.artifacts.clips import AUDIO_DIR
 from daamctl.artifacts.evaluation import find_evaluation
 from daamctl.artifacts.importance import find_importance, folds_and_key
+from daamctl.artifacts.inputs import inputs_of_report
 from daamctl.artifacts.layer_sets import find_ablation
 from daamctl.artifacts.layout import Layout
 from daamctl.artifacts.results import Fold, intact_folds
-from daamctl.artifacts.skipped import Obstacle, folder_of
+from daamctl.artifacts.skipped import Obstacle, folder_of, is_finished
 from daamctl.artifacts.terms import counted, encoder_label
 from daamctl.compute.devices import autocast, free_memory, free_on, resolve_device, resolve_precision
 from daamctl.config import Config
@@ -38,7 +39,7 @@ from daamctl.data.stage_table import STAGES, steps_of
 from daamctl.encoders.encoder_size import weight_bytes
 from daamctl.errors import ArtifactError, ConfigError, MethodError
 from daamctl.evaluation.audit import steps
-from daamctl.evaluation.consistency import scored_otherwise
+from daamctl.evaluation.consistency import scored_folds, scored_otherwise
 from daamctl.evaluation.layer_sets import choose_sets
 from daamctl.fit.steps import seed_everything
 from daamctl.fit.trial import steps_of_training, trainings
@@ -132,7 +133,7 @@ def run(layout: Layout, config: Config, *, blockers: Blockers, measured: Layout 
 
 
 class _Planner:
-    """Fills in the tasks in order, each from those before it. The method for a stage has its name, or is `other`."""
+    """Fills in the tasks in order, each from those before it. The method for a stage has its name."""
 
     def __init__(self, layout: Layout, config: Config, blockers: Blockers, measured: Layout | None) -> None:
         self.layout, self.config, self.blockers = layout, config, blockers
@@ -152,7 +153,7 @@ class _Planner:
             task.total, task.basis = 1, "quick"
         if stage in ("segment", "extract", "train", "finetune", "ablate", "importance"):
             task.at_least, task.about = self.known.stats.at_least, self.known.stats.about
-        getattr(self, stage, self.other)(task)
+        getattr(self, stage)(task)
         self.tasks.append(task)
 
     def of(self, *stages: str) -> list[Task]:
@@ -287,11 +288,12 @@ class _Planner:
     def evaluate(self, task: Task) -> None:
         trained = self.of("train", "finetune")
         task.work = counted(len(trained), "method")
-        made = self._current(task, trained, find_evaluation)
+        made = self._made(task, trained, find_evaluation)
         if made is not None:
             wanted = {name: {*self.config.seeds_of(stage_of(name))} for name in self.config.trained}
             scored = {name: {run.seed for run in one.runs} for name, one in made.methods.items()}
-            task.done = int(scored == wanted and not scored_otherwise(made, self.config))
+            stale = scored_otherwise(made, self.config) or scored_folds(self.layout, self.config, made)[1]
+            task.done, task.reason = int(scored == wanted and not stale), stale[0] if stale else None
         set_state(task, None, trained, any_upstream=True)
         self._set_quick(task)
 
@@ -300,7 +302,7 @@ class _Planner:
         task.work, task.memory_on = "layer groups", self.kind
         rank_by = choose_ranking(self.layout, self.config, known.sizes).name if known.sizes else settings.rank_by
         ranking = [one for one in self.of("train") if one.method == rank_by]
-        made = self._current(task, [], find_ablation)
+        made = self._made(task, [], find_ablation)
         upstream = [*self.of("extract"), *ranking]
         unlisted = "; ".join(self.config.unlisted().values())
         set_state(task, Obstacle(unlisted) if unlisted else None, upstream)
@@ -367,7 +369,7 @@ class _Planner:
     def importance(self, task: Task) -> None:
         known, settings, trained = self.known, self.config.importance, self.of("train")
         task.work, task.memory_on = "maps", self.kind
-        made = self._current(task, self.of("train", "ablate"), find_importance)
+        made = self._made(task, self.of("train", "ablate"), find_importance)
         task.done = int(made is not None and made.key == folds_and_key(self.layout, self.config)[1])
         task.basis = "not known"
         set_state(task, None, trained, any_upstream=True)
@@ -396,23 +398,8 @@ class _Planner:
             task.notes.append(f"{words} are not included")
 
     def report(self, task: Task) -> None:
-        """As `other`; the page also shows settings of its own, which those of earlier versions do not record."""
-        written = self.layout.report_settings
-        changed = written.is_file() and read_json(written) != self.config.section("report")
-        self.other(task, lambda _: not changed)
-        if changed and task.reason is None:
-            task.reason = "written with other settings"
-
-    def other(self, task: Task, find: Callable[[Path], bool] = Path.exists) -> None:
-        """A stage that takes seconds: it is done while its last file is newer than all that it reads.
-
-        Args:
-            find: whether what is in the folder is what the stage would write, besides its age.
-        """
-        reads = STAGES[task.stage].reads
-        task.work = f"one {task.unit.removesuffix('s')}"
-        task.done = int(bool(self._current(task, self.of(*reads), find)))
-        set_state(task, None, self.of(*reads[:1]))
+        task.work = "one page"
+        self._set_written(task)
         self._set_quick(task)
 
     def crop(self, task: Task) -> None:
@@ -448,9 +435,8 @@ class _Planner:
             task.time_s = left * (sum(took) / len(took) if took else steps * self._step_s(arm))
 
     def score(self, task: Task) -> None:
-        arms = self.of("reconstruct")
-        task.work, task.done = f"{len(arms)} blocks", int(self._current(task, arms, Path.exists) is not None)
-        set_state(task, None, arms)
+        task.work = f"{len(self.of('reconstruct'))} blocks"
+        self._set_written(task)
 
     def _step_s(self, arm: str) -> float:
         """Seconds of a training step of a VQ-VAE on the device: the fastest of a few."""
@@ -547,26 +533,19 @@ class _Planner:
                 task.notes.append("takes minutes rather than seconds because of the number of predictions")
         self._set_disk(task, QUICK_BYTES.get(task.stage, task.disk_bytes))
 
-    def _current(self, task: Task, needed: Sequence[Task], find: Callable[[Path], T]) -> T | None:
-        """The record of a stage if it is newer than the results of the tasks that it reads, and these are done.
+    def _set_written(self, task: Task) -> None:
+        """Fill in whether a report is of what its stage reads now; that of an earlier version does not say so."""
+        reads, written = STAGES[task.stage].reads, self.layout.report_settings
+        if is_finished(self.layout.stage(task.stage), task.stage):
+            same = written.is_file() and read_json(written) == inputs_of_report(self.layout, self.config, task.stage)
+            task.done = int(same and all(one.is_done for one in self.of(*reads)))
+            task.reason = None if same else "written with other settings or results, or by an earlier version"
+        set_state(task, None, self.of(*reads[:1]))
 
-        Args:
-            needed: those tasks; none if the record says what it was made of.
-        """
-        file = folder_of(self.layout, task.stage) / STAGES[task.stage].finished
-        if not file.is_file() or not file.stat().st_size:
-            return None
-        patterns = ("*.json", "fold*/result.json", "seed*/result.json")
-        folders = [folder_of(self.layout, one.stage, one.method) for one in needed]
-        inputs = [path for folder in folders for pattern in patterns for path in folder.glob(pattern)]
-        # by time, as make does, because it opens no file
-        if any(path.stat().st_mtime > file.stat().st_mtime for path in inputs):
-            task.reason = "older than its inputs"
-            return None
-        if not all(one.is_done for one in needed):
-            return None
+    def _made(self, task: Task, needed: Sequence[Task], find: Callable[[Path], T]) -> T | None:
+        """The record of a stage if the tasks that it reads are done."""
         try:
-            return find(file.parent)
+            return find(self.layout.stage(task.stage)) if all(one.is_done for one in needed) else None
         except ArtifactError as error:
             task.reason = error.message
             return None

@@ -3,8 +3,9 @@
 Reads `data/evaluate/<run>/`, the folds in `data/train/<run>/`, and `data/importance/<run>/`, `data/ablate/<run>/`,
 `data/truncate/<run>/` and `data/protocols/<run>/` if they exist. Writes to `data/report/<run>/`: report.html
 (self-contained), report.md, the pictures in `pictures/` (PNG, and PDF for print), every table in `tables/` (CSV and
-LaTeX), and settings.json, the settings of `report`. The figures also go to `data/plots/<run>/`, for `dvc plots show`.
-It also logs everything to MLflow, as one run `report` in the experiment of the pipeline.
+LaTeX), and settings.json, the settings of `report` and hashes of what it read. The figures also go to
+`data/plots/<run>/`, for `dvc plots show`. It also logs everything to MLflow, as one run `report` in the experiment of
+the pipeline.
 
 The effect of the training recipe comes from the evaluation of the run `<run>-published-recipe`, or of the as-published
 twin (for a twin: of its pair), if one exists. `dvc repro` tracks neither this dependency nor `data/truncate/`: after a
@@ -28,6 +29,7 @@ from safetensors import safe_open
 from daamctl.adapters import stage_of
 from daamctl.artifacts.evaluation import Evaluation, find_evaluation, read_evaluation
 from daamctl.artifacts.importance import MAPS_FILE, Importance, find_importance
+from daamctl.artifacts.inputs import inputs_of_report
 from daamctl.artifacts.layer_sets import find_ablation, find_truncation
 from daamctl.artifacts.layout import Layout
 from daamctl.artifacts.protocols import find_protocols
@@ -83,11 +85,12 @@ def run(layout: Layout, config: Config, *, track: bool = True) -> Path:
         ArtifactError: there is no evaluation, or one of an older version, or a picture of the importance stage is gone.
         UnknownNameError: `report.published` names no published table.
     """
+    inputs = inputs_of_report(layout, config, "report")  # before it reads them: one may be made again meanwhile
     evaluation = read_evaluation(layout.stage("evaluate"))
     document = _document(layout, config, evaluation)
     folder = layout.stage("report")
     page = write_report(folder, document, interactive=config.report.interactive)
-    write_json(layout.report_settings, config.section("report"))  # `plan` asks for them
+    write_json(layout.report_settings, inputs)  # `plan` and `bundle` ask for them
     write_plots(layout.stage("plots"), document)
     logger.info("report: %s (%.1f MB)", page, page.stat().st_size / 1e6)
     with closing(make_tracker(layout.root, enabled=track, again=layout.command("report"))) as tracker:

@@ -17,7 +17,7 @@ import polars as pl
 from numpy.typing import NDArray
 from safetensors.numpy import load_file
 
-from daamctl.artifacts.inputs import crops_of
+from daamctl.artifacts.inputs import crops_of, inputs_of_report
 from daamctl.artifacts.layout import Layout
 from daamctl.artifacts.reconstruction import (
     EXAMPLES,
@@ -46,6 +46,7 @@ from daamctl.reconstruction.training import examples_of, key_of
 from daamctl.reporting.reconstruction import ArmRuns, document
 from daamctl.reporting.write import write_plots, write_report
 from daamctl.store.artifact import Artifact
+from daamctl.store.files import write_json
 from daamctl.store.tables import read_frame
 
 
@@ -59,6 +60,7 @@ def run(layout: Layout, config: Config, *, track: bool = True) -> Path:
         ArtifactError: a training is missing, damaged, or was made with other settings or crops.
         CorpusError: an image of the examples is gone or damaged.
     """
+    inputs = inputs_of_report(layout, config, "score")  # before it reads them, as in `report`
     crops = crops_of(layout, config)
     arms = {arm: _read_arm(layout, config, arm, crops) for arm in config.reconstructions}
     found = _compare(layout, config, crops, arms)
@@ -77,6 +79,7 @@ def run(layout: Layout, config: Config, *, track: bool = True) -> Path:
         [f"dvc repro score@{layout.pipeline}    # or without DVC: daamctl run {layout.pipeline}"],
     )
     report = write_report(layout.stage("report"), content, interactive=config.report.interactive)
+    write_json(layout.report_settings, inputs)  # `plan` asks for them
     write_plots(layout.stage("plots"), content)
     with closing(make_tracker(layout.root, enabled=track)) as tracker:
         metrics = {f"{name}_{arm}": found.scores.figure(arm, name).pooled or 0.0 for arm in arms for name in METRICS}

@@ -11,7 +11,7 @@ import json
 import logging
 import shutil
 from collections.abc import Collection, Iterable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from fnmatch import fnmatch
 from pathlib import Path
@@ -20,14 +20,12 @@ from typing import Any, Generic
 from daamctl.errors import ArtifactError
 from daamctl.store.files import atomic_path, locked
 from daamctl.store.records import (
-    SEAL,
     SKIPPED_FILE,
     Record,
     check_file,
     hashes_of,
     parse_record,
     read_sealed,
-    seal_of,
     write_record,
 )
 
@@ -151,22 +149,16 @@ class Artifact(Generic[Record]):
             new.mkdir()
             yield new
 
-    def seal(self, folder: Path, record: Any, files: Iterable[Path] | None = None, *, keep: bool = False) -> None:
+    def seal(self, folder: Path, record: Any, files: Iterable[Path] | None = None) -> None:
         """Write the record of a folder, with the hashes of its files.
 
         Args:
             folder: from `make`, or that of the artifact.
             record: a record or its content, without `files`.
             files: the files; None: all.
-            keep: whether an equal record stays as it is, with its time stamp.
         """
-        path, content = folder / self.path.name, record if isinstance(record, dict) else asdict(record)
-        content = {**content, "files": hashes_of(folder, files)}
-        if keep:
-            with suppress(ArtifactError):
-                if read_sealed(path)[SEAL] == seal_of(content):
-                    return
-        write_record(path, content)
+        content = record if isinstance(record, dict) else asdict(record)
+        write_record(folder / self.path.name, {**content, "files": hashes_of(folder, files)})
 
     def _state(self) -> tuple[int, int] | None:
         """Number and time stamp of the record's file, which change when it is made again; None without one."""

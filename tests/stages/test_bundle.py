@@ -87,22 +87,31 @@ def test_the_same_run_gives_the_same_bytes(written: Path, tmp_path_factory: pyte
     assert again.read_bytes() == written.read_bytes()
 
 
-def test_a_report_that_is_left_out_is_named(
+def test_a_report_of_another_evaluation_is_left_out_and_named(
     tmp_path_factory: pytest.TempPathFactory, caplog: pytest.LogCaptureFixture
 ) -> None:
-    root, out = shared_project(tmp_path_factory), tmp_path_factory.mktemp("bundles") / "older.zip"
+    root, out = shared_project(tmp_path_factory), tmp_path_factory.mktemp("bundles") / "other.zip"
     page = root / "data/report/tiny/report.html"
     page.parent.mkdir(parents=True)
     page.touch()
     os.utime(page, (0, 0))
+    own, bundled = hashlib.sha256((root / EVALUATION).read_bytes()).hexdigest(), {}
+    records = {"earlier version": {}, "other": {"inputs": {"evaluate/tiny/evaluation.json": "0"}},
+               "own": {"inputs": {"evaluate/tiny/evaluation.json": own, "train/tiny/of/another": "1"}}}  # fmt: skip
     try:
-        with in_project(root):
-            bundle.write(root, "tiny", out)
+        for name, record in records.items():
+            caplog.clear()
+            (page.parent / "settings.json").write_text(json.dumps(record))
+            with in_project(root):
+                bundle.write(root, "tiny", out)
+            bundled[name] = "data/report/tiny/report.html" in opened(out), caplog.text.rstrip()
     finally:
         shutil.rmtree(page.parent)
-    assert "report.html is older than the evaluation and left out" in caplog.text
-    assert caplog.text.rstrip().endswith("then bundle: daamctl evaluate tiny; daamctl report tiny")
-    assert "data/report/tiny/report.html" not in opened(out)
+    assert bundled.pop("own") == (True, "")
+    for is_there, text in bundled.values():
+        assert not is_there
+        assert "report.html is not known to be of this evaluation and left out" in text
+        assert text.endswith("then bundle: daamctl report tiny")
 
 
 def test_a_machine_without_a_temporary_folder_gives_one_line(written: Path, monkeypatch: pytest.MonkeyPatch) -> None:

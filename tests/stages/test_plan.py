@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 from collections import Counter
 from collections.abc import Mapping
@@ -27,7 +28,7 @@ from daamctl.extraction.stopwatch import timing_file
 from daamctl.fit import adapter, runner
 from daamctl.planning.recorded import work_of_fold
 from daamctl.planning.tasks import Task
-from daamctl.stages import ablate, download, extract, finetune, pipeline, plan, segment, train
+from daamctl.stages import ablate, download, evaluate, extract, finetune, pipeline, plan, report, segment, train
 from daamctl.store.files import read_json, write_json
 from daamctl.store.records import write_record
 from tests.fixtures.given import items, write_items
@@ -225,7 +226,12 @@ def test_what_is_to_do_is_what_run_does(project: Path, monkeypatch: pytest.Monke
 
     monkeypatch.setattr(runner, "write_fold", count)
     ablated = layout.stage("ablate")
-    for removed in ([], [layout.method("mean") / "fold1-seed1", ablated / "lowest-1-mean" / "fold3-seed1"], []):
+    for removed, kept in (
+        ([], []),
+        # the maps of a fold that was trained again with the same result stay
+        ([layout.method("mean") / "fold1-seed1", ablated / "lowest-1-mean" / "fold3-seed1"], ["importance"]),
+        ([], []),
+    ):
         for path in removed:
             shutil.rmtree(path)
         rows, _ = planned(project, overrides=QUICK)
@@ -238,7 +244,7 @@ def test_what_is_to_do_is_what_run_does(project: Path, monkeypatch: pytest.Monke
         trained["ablate"] = sum(number for name, number in made.items() if name.endswith("est-1-mean"))
         assert trained == left
         to_do = [name for name in files if rows[name]["state"] != "done"]
-        assert [name for name in to_do if files[name].stat().st_mtime_ns == before[name]] == []
+        assert [name for name in to_do if files[name].stat().st_mtime_ns == before[name]] == kept
         assert set(states(planned(project, overrides=QUICK)[0]).values()) == {"done"}
     assert sum(made.values()) == 0  # nothing was left the last time
 
@@ -279,17 +285,34 @@ def test_plan_and_stage_agree_on_what_an_ablation_trains_again(project: Path, mo
         trained.append(Path())
 
 
-def test_what_is_older_than_its_inputs_is_to_do(project: Path) -> None:
+def test_what_was_made_of_other_results_is_to_do_whatever_the_times_of_files(project: Path) -> None:
     write_pipeline(project, more="methods: [mean]\nablate: {k: []}\n")
     layout, config = settings(project, "tiny")
     pipeline.run(layout, config, track=False)
     assert set(states(planned(project)[0]).values()) == {"done"}
-    ablate.run(layout, config, track=False)  # an equal result is not newer
+    ablate.run(layout, config, track=False)  # an equal result
     assert set(states(planned(project)[0]).values()) == {"done"}
-    train.run(layout, config, method="mean", fold=1, force=True, track=False)
+    for name in ("evaluate", "importance", "report"):
+        os.utime(layout.stage(name) / STAGES[name].finished, (0, 0))  # as if a copy had mixed the times up
+    assert set(states(planned(project)[0]).values()) == {"done"}
+    written = read_json(layout.report_settings)
+    write_json(layout.report_settings, written["settings"])  # as an earlier version wrote it
     rows, _ = planned(project)
-    assert {name for name, state in states(rows).items() if state == "to do"} == {"evaluate", "importance", "report"}
-    assert rows["evaluate"]["reason"] == "older than its inputs"
+    assert {name for name, state in states(rows).items() if state == "to do"} == {"report"}
+    assert rows["report"]["reason"] == "written with other settings or results, or by an earlier version"
+    write_json(layout.report_settings, written)
+    trained = layout.method("mean") / "fold1-seed1" / "result.json"
+    result = read_json(trained)
+    result["meta"]["train_s"] += 1
+    write_record(trained, result)
+    os.utime(trained, (0, 0))
+    rows, _ = planned(project)  # the maps of the same weights are the same
+    assert {name for name, state in states(rows).items() if state == "to do"} == {"evaluate", "report"}
+    assert "trained again after scoring: mean" in rows["evaluate"]["reason"]
+    evaluate.run(layout, config)
+    assert {name for name, state in states(planned(project)[0]).items() if state == "to do"} == {"report"}
+    report.run(layout, config, track=False)
+    assert set(states(planned(project)[0]).values()) == {"done"}
 
 
 def test_interrupted_extraction_counts(project: Path) -> None:

@@ -19,7 +19,7 @@ from daamctl.config import Config, load_config
 from daamctl.errors import ArtifactError, ConfigError, CorpusError
 from daamctl.evaluation.scores import read_scores
 from daamctl.planning.repair import repair_of
-from daamctl.stages import crop, download, reconstruct, score
+from daamctl.stages import crop, download, plan, reconstruct, score
 from tests.fixtures.reconstruction import SETTINGS, write_images
 
 SHARED = ("crop", "reconstruct", "score", "report", "plots")
@@ -86,6 +86,12 @@ def test_images_to_report(run: tuple[Layout, Config], monkeypatch: pytest.Monkey
         assert picture.height > 3 * 8
     assert (layout.stage("plots") / "curves.png").is_file()
 
+    def left(config: Config) -> list[str]:
+        rows = plan.run(layout, config, blockers={})["stages"]
+        return [row["stage"] for row in rows if row["state"] != "done"]
+
+    assert left(config) == []
+    assert left(config.model_copy(update={"score": config.score.model_copy(update={"reference": "daam"})})) == ["score"]
     before = times(layout)
     train(run)  # nothing to do
     assert times(layout) == before
@@ -97,6 +103,7 @@ def test_images_to_report(run: tuple[Layout, Config], monkeypatch: pytest.Monkey
     train(run)
     changed = {path.parent.name for path, stamp in times(layout).items() if before.get(path) != stamp}
     assert changed == {"seed1"}
+    assert left(config) == ["score"]
     made = json.loads((layout.stage("reconstruct") / "daam/seed1/result.json").read_text())
     assert made["block_parameters"] == [24] * 4
     other = config.model_copy(update={"reconstruct": SETTINGS.model_copy(update={"lr": 1e-3})})

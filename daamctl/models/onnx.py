@@ -36,10 +36,10 @@ from daamctl.store.files import write_json
 
 FILE, PARITY = "model.onnx", "parity.json"
 TOLERANCE = 1e-4
-"""Largest difference between torch and ONNX in a probability or a layer weight.
+"""Difference between torch and ONNX in a probability or a layer weight that is always allowed.
 
-Logits may differ more: where a pooled value lies between two float16 numbers, it is rounded up in one and down in the
-other, which moves a logit of 10 by 2e-4.
+Where a pooled value lies in the middle between two float16 numbers, it is rounded up in one and down in the other. So
+what rounding all pooled values changes is allowed, too, if it is more: up to 2e-3, of which ONNX took a tenth.
 """
 INPUTS = {"speech": "waveform", "text": "token_ids", "image": "pixels"}
 NEEDED = ("onnx", "onnxscript", "onnxruntime")
@@ -169,7 +169,7 @@ def write_onnx(
         encoder: freshly opened, float32, on the CPU.
 
     Raises:
-        MethodError: a package is missing, the exporter fails, or ONNX differs from torch by more than `TOLERANCE`.
+        MethodError: a package is missing, the exporter fails, or ONNX differs from torch by more than is allowed (`TOLERANCE`).
         EncoderError: the encoder cannot be part of a graph.
     """
     check_installed()
@@ -194,48 +194,52 @@ def write_onnx(
             raise MethodError(message, fix="export without --onnx") from error
         assert program is not None
         program.save(str(folder / FILE))
-    worst, last = _compare(folder / FILE, graph, batches, outputs)
+    worst, allowed, first = _compare(folder / FILE, graph, batches, outputs)
     write_json(
         folder / PARITY,
         {
-            "largest_difference": {SHOWN.get(key, key): value for key, value in worst.items()},
-            "tolerance": TOLERANCE,
+            "largest_difference": {SHOWN[key]: value for key, value in worst.items()},
+            "tolerance": {SHOWN[key]: value for key, value in allowed.items()},
             "shapes": [list(batch.shape) for batch in batches],
             "inputs": {name: batches[0].tolist()},
-            "outputs": {key: value.tolist() for key, value in last.items()},
+            "outputs": {key: value.tolist() for key, value in first.items()},
         },
     )
 
 
 def _compare(
     path: Path, graph: Graph, batches: Sequence[Tensor], outputs: Sequence[str]
-) -> tuple[dict[str, float], dict[str, Any]]:
-    """Run the graph and torch on all batches: the largest difference of each output, and the outputs of the first."""
+) -> tuple[dict[str, float], dict[str, float], dict[str, Any]]:
+    """Run ONNX and torch on all batches: largest and allowed difference of each output, and the first outputs."""
     import onnxruntime
 
     session = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
-    worst, first = dict.fromkeys(outputs, 0.0), dict[str, Any]()
+    worst, allowed, first = dict.fromkeys(outputs, 0.0), dict.fromkeys(outputs, TOLERANCE), dict[str, Any]()
     for batch in batches:
-        expected = _by_torch(graph, batch)
+        expected, unrounded = _by_torch(graph, batch), _by_torch(graph, batch, torch.float32)
         found = session.run(None, {session.get_inputs()[0].name: batch.numpy()})
-        for name, ours, theirs in zip(outputs, expected, found, strict=True):
+        for name, ours, exact, theirs in zip(outputs, expected, unrounded, found, strict=True):
             first.setdefault(name, theirs)
             if name == "logits":
-                # see `TOLERANCE`
-                ours, theirs = softmax(ours, axis=1), softmax(theirs, axis=1)
-            worst[name] = max(worst[name], float(np.abs(ours - theirs).max()))
-    # written so that NaN is bad, too
-    bad = {name: value for name, value in worst.items() if not value <= TOLERANCE}
+                ours, exact, theirs = (softmax(one, axis=1) for one in (ours, exact, theirs))
+            # np.maximum keeps NaN, which is bad, too
+            worst[name] = float(np.maximum(worst[name], np.abs(ours - theirs).max()))
+            allowed[name] = max(allowed[name], float(np.abs(ours - exact).max()))
+    bad = [name for name in outputs if not worst[name] <= allowed[name]]
     if bad:
-        shown = ", ".join(f"{SHOWN.get(name, name)} by {value:.2g}" for name, value in bad.items())
-        raise MethodError(f"ONNX differs from torch: {shown}; allowed is {TOLERANCE:g}", fix="export without --onnx")
-    return worst, first
+        shown = ", ".join(f"{SHOWN[name]} by {worst[name]:.2g}; allowed is {allowed[name]:.2g}" for name in bad)
+        raise MethodError(f"ONNX differs from torch: {shown}", fix="export without --onnx")
+    return worst, allowed, first
 
 
-def _by_torch(graph: Graph, batch: Tensor) -> list[Any]:
-    """What `daamctl predict` computes, by the encoder's own reading and pooling."""
+def _by_torch(graph: Graph, batch: Tensor, storage: torch.dtype | None = None) -> list[Any]:
+    """What `daamctl predict` computes, by the encoder's own reading and pooling.
+
+    Args:
+        storage: number format that pooled layers are rounded to; None: that of the graph.
+    """
     pooled, _ = graph.encoder.pool(list(batch))
-    vectors = pooled[:, graph.places].to(graph.storage).float()
+    vectors = pooled[:, graph.places].to(storage or graph.storage).float()
     members = [cast(FusionClassifier, member) for member in graph.members]
     with torch.no_grad():
         found = [torch.stack([member(vectors) for member in members]).mean(0).numpy()]

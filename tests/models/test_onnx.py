@@ -4,7 +4,11 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import sys
+from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -74,6 +78,48 @@ def test_missing_packages_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(MethodError, match="--onnx needs onnx, onnxscript, onnxruntime") as error:
         check_installed()
     assert error.value.fix == "pip install 'daamctl[onnx]'"
+
+
+def compared(
+    monkeypatch: pytest.MonkeyPatch, storage: str, pooled: Callable[[torch.Tensor], torch.Tensor]
+) -> tuple[dict[str, float], ...]:
+    """Compare torch with a runtime that has other pooled values, where logits are so large that rounding matters."""
+    encoder, members = opened("wavlm-micro")
+    with torch.no_grad():
+        for member in members:
+            list(member.parameters())[-2].mul_(30)  # the weights of the last layer, so that logits are around 10
+    layers = list(encoder.layers)
+
+    class Runtime(Graph):
+        def _pooled(self, *given: Any) -> torch.Tensor:
+            return pooled(super()._pooled(*given))
+
+    def run(_: None, inputs: dict[str, np.ndarray]) -> list[np.ndarray]:
+        with torch.no_grad():
+            return [one.numpy() for one in Runtime(encoder, members, layers, storage)(torch.from_numpy(inputs["x"]))]
+
+    session = SimpleNamespace(run=run, get_inputs=lambda: [SimpleNamespace(name="x")])
+    monkeypatch.setitem(sys.modules, "onnxruntime", SimpleNamespace(InferenceSession=lambda *_, **__: session))
+    batches = [module._batch(encoder, size, index) for index, size in enumerate(BATCHES)]
+    graph = Graph(encoder, members, layers, storage)
+    return module._compare(Path("model.onnx"), graph, batches, ["logits", "layer_weights"])
+
+
+def test_what_storage_rounds_differently_is_allowed(monkeypatch: pytest.MonkeyPatch) -> None:
+    worst, allowed, _ = compared(monkeypatch, "float16", lambda pooled: pooled * (1 + 1e-5))
+    assert 1e-4 < worst["logits"] < allowed["logits"] < 5e-3
+    assert allowed["layer_weights"] == 1e-4
+    _, allowed, _ = compared(monkeypatch, "float32", lambda pooled: pooled * (1 + 1e-7))
+    assert allowed == {"logits": 1e-4, "layer_weights": 1e-4}
+
+
+@pytest.mark.parametrize("storage", ["float16", "float32"])
+@pytest.mark.parametrize("pooled", [lambda x: x.roll(1, -1), lambda x: x - x.mean(), lambda x: x * float("nan")])
+def test_a_wrong_graph_is_refused(
+    monkeypatch: pytest.MonkeyPatch, storage: str, pooled: Callable[[torch.Tensor], torch.Tensor]
+) -> None:
+    with pytest.raises(MethodError, match="ONNX differs from torch: probabilities by .* allowed is 0.00"):
+        compared(monkeypatch, storage, pooled)
 
 
 @pytest.mark.slow

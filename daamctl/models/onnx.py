@@ -169,7 +169,8 @@ def write_onnx(
         encoder: freshly opened, float32, on the CPU.
 
     Raises:
-        MethodError: a package is missing, the exporter fails, or ONNX differs from torch by more than is allowed (`TOLERANCE`).
+        MethodError: a package is missing, the exporter fails, or ONNX differs from torch by more than is allowed
+            (`TOLERANCE`).
         EncoderError: the encoder cannot be part of a graph.
     """
     check_installed()

@@ -41,6 +41,7 @@ from daamctl.reporting.verdict import source
 from daamctl.stages import evaluate
 from daamctl.store.differences import by_row, differences
 from daamctl.store.files import atomic_path, read_json, sha256_file
+from daamctl.store.provenance import code_hash
 from daamctl.store.records import SEAL, SKIPPED_FILE, hashes_of, seal_of
 from daamctl.store.tables import read_frame, to_polars
 from daamctl.store.version import __version__
@@ -65,7 +66,10 @@ IN_MEMORY = 16
 
 
 class Verification(NamedTuple):
-    """What a check found: the run, the version of daamctl that bundled it, sizes, and what differs, a line each."""
+    """What a check found: the run, the `version` that bundled it, sizes, and what differs, a line each.
+
+    The last `one_sided` lines are about what only the bundle or only the recomputed evaluation has.
+    """
 
     run: str
     version: str
@@ -73,6 +77,12 @@ class Verification(NamedTuple):
     folds: int
     rows: int
     wrong: list[str]
+    one_sided: int
+
+
+def version() -> str:
+    """The version of daamctl, and a hash of the code that evaluates and bundles, which tells its states apart."""
+    return f"{__version__}+{code_hash(__name__, 'daamctl')}"
 
 
 def write(root: Path, run: str, out: Path | None = None) -> Path:
@@ -176,9 +186,9 @@ def verify(path: Path) -> Verification:
             for part in unpack(path, root).rglob("*"):
                 _check_size(part)
             crate = read_json(root / CRATE)
-            version = next(one["version"] for one in crate["@graph"] if one["@id"] == "#daamctl")
-            made_by = f", which daamctl {version} wrote" if version != __version__ else ""
-            return _verified(root, crate, version)
+            made = next(one["version"] for one in crate["@graph"] if one["@id"] == "#daamctl")
+            made_by = f", which daamctl {made} wrote" if made != version() else ""
+            return _verified(root, crate, made)
         except Exception as error:  # files of strangers fail in many ways
             reason = getattr(error, "message", None) or f"{type(error).__name__}: {error}"
             reason = reason.replace(f"{root}/", "").partition("\n")[0]
@@ -186,7 +196,7 @@ def verify(path: Path) -> Verification:
             raise ArtifactError(what, fix="get the file again, or write one: daamctl bundle RUN") from error
 
 
-def _verified(root: Path, crate: dict[str, Any], version: str) -> Verification:
+def _verified(root: Path, crate: dict[str, Any], made: str) -> Verification:
     """The check of an unpacked bundle."""
     entities = {one["@id"]: one for one in crate["@graph"]}
     hashes = {unquote(name): one["sha256"] for name, one in entities.items() if one["@type"] == "File"}
@@ -214,20 +224,21 @@ def _verified(root: Path, crate: dict[str, Any], version: str) -> Verification:
         shown, same = (pl.read_csv(text, schema=table.schema) for text in (csv.read_bytes(), csv_of(table).encode()))
         found += differences(by_row(stored, table), by_row(table), place=name)
         found += differences(by_row(shown, same), by_row(same), place=csv.name)
-    if version == __version__:
+    if made == version():
         lines = methods_text(evaluation, config, corpus=CORPORA.load(config.download.corpus).title).splitlines()
         found += differences((root / METHODS).read_text(encoding="utf-8").splitlines(), lines, place=METHODS)
         if not wrong:  # else its hashes differ, too
             known = entities["./"]["datePublished"], entities["#encoder"]["license"]
             found += differences(crate, json.loads(_crate(evaluation, config, files, *known)), place=CRATE)
+    found.sort(key=lambda one: None in (one.first, one.second))  # changed figures first
     for one in found:
         before, after = ("nothing" if value is None else repr(value)[:80] for value in (one.first, one.second))
         wrong.append(f"{one.place}: {before} in the bundle, recomputed {after}")
     folds = sum(len(entry.runs) for entry in evaluation.methods.values())
     rows = sum(map(len, tables.values()))
-    return Verification(
-        _printable(layout.run_name), _printable(version), len(there), folds, rows, [*map(_printable, wrong)]
-    )
+    name, made, *wrong = map(_printable, [layout.run_name, made, *wrong])
+    one_sided = sum(None in (one.first, one.second) for one in found)
+    return Verification(name, made, len(there), folds, rows, wrong, one_sided)
 
 
 def _check_size(path: Path) -> None:
@@ -313,7 +324,7 @@ def _crate(
         {"@id": "#licence", "name": "Not stated", "description": "Who publishes this bundle states its licence."},
         {"@id": "#corpus", "name": evaluation.corpus_name, "description": corpus.title, "license": corpus.licence},
         {"@id": "#encoder", "name": encoder, "description": f"SHA-256 {weights}", "license": licence},
-        {"@id": "#daamctl", "name": "daamctl", "version": __version__,
+        {"@id": "#daamctl", "name": "daamctl", "version": version(),
          "description": f"Trained with daamctl {listed(made.daamctl)} ({versions}; commit {listed(made.git_commits)}) "
          f"on {listed(made.devices)} in {listed(made.precisions)}"},
     ]  # fmt: skip

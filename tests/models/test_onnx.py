@@ -118,7 +118,7 @@ def test_what_storage_rounds_differently_is_allowed(monkeypatch: pytest.MonkeyPa
 def test_a_wrong_graph_is_refused(
     monkeypatch: pytest.MonkeyPatch, storage: str, pooled: Callable[[torch.Tensor], torch.Tensor]
 ) -> None:
-    with pytest.raises(MethodError, match="ONNX differs from torch: probabilities by .* allowed is 0.00"):
+    with pytest.raises(MethodError, match=r"ONNX differs from torch: probabilities by .* allowed is 0.00"):
         compared(monkeypatch, storage, pooled)
 
 

@@ -21,6 +21,7 @@ from daamctl.cli.app import app
 from daamctl.errors import ArtifactError
 from daamctl.stages import bundle
 from daamctl.store.records import SEAL, seal_of
+from daamctl.store.version import __version__
 from tests.fixtures.exported import in_project, shared_project
 
 Files = dict[str, bytes]
@@ -78,6 +79,7 @@ def test_a_bundle_is_verified_without_its_project(
     result = CliRunner().invoke(app, ["verify", str(written)])
     assert result.exit_code == 0
     assert "Verified" in result.output
+    assert "made by" not in result.output
 
 
 def test_the_same_run_gives_the_same_bytes(written: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
@@ -229,6 +231,22 @@ def test_what_another_version_wrote_is_named(written: Path, tmp_path: Path) -> N
     del files[EVALUATION]
     with pytest.raises(ArtifactError, match=r"cannot be verified, which daamctl 9.9 wrote: it has 0 files"):
         bundle.verify(closed(files, tmp_path / "later.zip"))
+
+
+def test_other_code_of_this_version_is_named_and_what_one_side_lacks_is_told_apart(
+    written: Path, tmp_path: Path
+) -> None:
+    files = of_crate(opened(written), "#daamctl", version=__version__)
+    chance = json.loads(files[EVALUATION])["chance"]
+    del chance["clip"]["lacking"]
+    files[EVALUATION] = sealed(files[EVALUATION], chance=chance, num_folds=30)
+    result = CliRunner().invoke(app, ["verify", str(closed(files, tmp_path / "earlier.zip"))])
+    made, changed, lacking = result.stdout.splitlines()[1:]
+    assert made.startswith(f"made by daamctl {__version__}, verified with other code, {bundle.version()}: ")
+    assert changed.startswith("evaluation.json.num_folds: 30 in the bundle")
+    assert lacking.startswith("evaluation.json.chance.clip.lacking: nothing in the bundle")
+    assert "does not verify: 2 differences, of which 1 in what only one side has\n" in result.stderr
+    assert result.stderr.endswith(f"verify it with the code that made it: daamctl {__version__}\n")
 
 
 def test_a_record_that_grows_in_memory_is_refused(

@@ -237,14 +237,14 @@ def test_other_code_of_this_version_is_named_and_what_one_side_lacks_is_told_apa
     written: Path, tmp_path: Path
 ) -> None:
     files = of_crate(opened(written), "#daamctl", version=__version__)
-    chance = json.loads(files[EVALUATION])["chance"]
-    del chance["clip"]["lacking"]
-    files[EVALUATION] = sealed(files[EVALUATION], chance=chance, num_folds=30)
+    provenance = json.loads(files[EVALUATION])["provenance"]
+    del provenance["code_versions"]
+    files[EVALUATION] = sealed(files[EVALUATION], provenance=provenance, num_folds=30)
     result = CliRunner().invoke(app, ["verify", str(closed(files, tmp_path / "earlier.zip"))])
     made, changed, lacking = result.stdout.splitlines()[1:]
     assert made.startswith(f"made by daamctl {__version__}, verified with other code, {bundle.version()}: ")
     assert changed.startswith("evaluation.json.num_folds: 30 in the bundle")
-    assert lacking.startswith("evaluation.json.chance.clip.lacking: nothing in the bundle")
+    assert lacking.startswith("evaluation.json.provenance.code_versions: nothing in the bundle")
     assert "does not verify: 2 differences, of which 1 in what only one side has\n" in result.stderr
     assert result.stderr.endswith(f"verify it with the code that made it: daamctl {__version__}\n")
 

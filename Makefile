@@ -27,7 +27,7 @@ demo: $(READY) ## run the whole pipeline on the embedded corpus, to a report
 	PATH="$(BIN):$$PATH" $(BIN)/dvc repro report@demo
 	@echo "report: $(CURDIR)/data/report/demo/report.html"
 
-test: $(READY) ## run the tests (about six minutes on two idle cores)
+test: $(READY) ## run the tests (six to nine minutes on two idle cores)
 	$(PYTEST) -n $(JOBS)
 
 test-slow: $(READY) ## run the tests that take minutes

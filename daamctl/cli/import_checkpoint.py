@@ -19,16 +19,16 @@ def command(
     ] = 1,
 ) -> None:
     """Convert a checkpoint saved by the papers' published code into a daamctl weights file."""
-    from daamctl.errors import ConfigError, MethodError
-    from daamctl.methods import DensityBlock, load_published, save_weights
+    from daamctl.errors import MethodError
+    from daamctl.methods import DensityBlock, load_published, read_metadata, save_weights
     from daamctl.methods.published import read_published, recognise
+    from daamctl.store.files import check_output
 
     state = read_published(file)
     seen = recognise(state, norm_axis=norm_axis)
     model = load_published(state, norm_axis=norm_axis)
     path = out or file.with_name(f"{file.stem}.{seen.method}.safetensors")
-    if path.exists() and path.samefile(file):
-        raise ConfigError(f"{path} is the checkpoint itself; choose another file with --out")
+    check_output(path, "a converted checkpoint", lambda path: not read_metadata(path).encoder)  # as trained ones have
     if isinstance(model, DensityBlock) and out is not None:
         raise MethodError(f"a density block has no decoder and cannot be written to {out}")
     parameters = sum(p.numel() for p in model.parameters())

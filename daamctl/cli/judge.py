@@ -10,6 +10,7 @@ import typer
 
 from daamctl.cli.options import Run
 from daamctl.cli.terminal import escaped, print_wide, show_line, show_path
+from daamctl.store.files import check_output
 
 
 class Metric(StrEnum):
@@ -90,7 +91,7 @@ def command(
     from daamctl.stages import judge
 
     if html is not None:
-        judge.check_page(html)
+        check_output(html, "a page of judge", judge.is_page, option="--html")
     columns = {"item": item, "label": label, "group": group, "fold": fold, "seed": seed, "model": model}
     verdict, read = judge.run(
         files,

@@ -43,7 +43,7 @@ from daamctl.corpora.kaldi_archive import ENDINGS, read_archive
 from daamctl.corpora.unnamed import read_kaldi_labels
 from daamctl.corpora.vector_file import BLOCK_BYTES, COLUMNS, VECTORS
 from daamctl.errors import ArtifactError, CorpusError, first_few
-from daamctl.store.files import atomic_path, read_json
+from daamctl.store.files import atomic_path, check_output, read_json
 
 KINDS = (".npy", ".npz", ".safetensors", ".pt", ".pth")
 AXES = ("D", "LD", "TD", "DT", "TLD", "LTD", "LDT")
@@ -129,9 +129,7 @@ def import_vectors(
     for given in (source, table):
         if given is not None and out.exists() and given.exists() and out.samefile(given):
             raise ArtifactError(f"{out} is what is read", fix="choose another file with --out")
-    if out.exists() and not _is_ours(out):
-        what = f"{out} exists and is not a file that import-vectors wrote"
-        raise ArtifactError(what, fix="choose another file with --out")
+    check_output(out, "a file that import-vectors wrote", _is_own)
     items, rows = _listed(source, table)
     names: list[str] = rows["id"].to_list()
     looked_at = [_array_of(items[item](), f"{source}: {item}") for item in names[:LOOKED_AT]]
@@ -173,13 +171,11 @@ def import_vectors(
     return ImportedVectors((len(names), num_layers, width), numbers, order, span, len(items) - len(names))
 
 
-def _is_ours(out: Path) -> bool:
-    """Whether a file is one that `import_vectors` wrote, so that nothing is lost with it."""
-    with suppress(OSError, ValueError):  # ArrowInvalid is a ValueError
-        schema = pq.read_schema(out)
-        told = {b"layers", b"name"} <= (schema.metadata or {}).keys()
-        return told and VECTORS in schema.names and {*schema.names} <= {*COLUMNS, VECTORS}
-    return False
+def _is_own(out: Path) -> bool:
+    """Whether a file is one that `import_vectors` wrote."""
+    schema = pq.read_schema(out)
+    told = {b"layers", b"name"} <= (schema.metadata or {}).keys()
+    return told and VECTORS in schema.names and {*schema.names} <= {*COLUMNS, VECTORS}
 
 
 Items = dict[str, Callable[[], Any]]

@@ -15,6 +15,7 @@ from typing import Any, Literal
 from daamctl.artifacts.utterances import Modality
 from daamctl.errors import ArtifactError
 from daamctl.store.artifact import Artifact
+from daamctl.store.files import check_output, read_json
 from daamctl.store.records import read_sealed
 
 FILE = "model.json"
@@ -236,10 +237,6 @@ def check_free(out: Path, *, force: bool) -> None:
     Raises:
         ArtifactError: there is something else, or an exported model without `force`.
     """
-    # an empty folder is often made for the purpose, and nothing is lost with it
-    if not out.exists() or (out.is_dir() and not any(out.iterdir())):
-        return
-    if not (out / FILE).is_file():
-        raise ArtifactError(f"{out} exists and is not an exported model", fix="choose another folder with --out")
-    if not force:
+    check_output(out, "an exported model", lambda folder: "daamctl" in read_json(folder / FILE), folder=True)
+    if (out / FILE).is_file() and not force:
         raise ArtifactError(f"{out} holds an exported model already", fix="replace it with --force, or choose another")

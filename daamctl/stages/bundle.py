@@ -40,7 +40,7 @@ from daamctl.reporting.methods import methods_text
 from daamctl.reporting.verdict import source
 from daamctl.stages import evaluate
 from daamctl.store.differences import by_row, differences
-from daamctl.store.files import atomic_path, read_json, sha256_file
+from daamctl.store.files import atomic_path, check_output, read_json, sha256_file
 from daamctl.store.provenance import code_hash
 from daamctl.store.records import SEAL, SKIPPED_FILE, hashes_of, seal_of
 from daamctl.store.tables import read_frame, to_polars
@@ -98,13 +98,7 @@ def write(root: Path, run: str, out: Path | None = None) -> Path:
     """
     layout, config = find_run(root, run)
     out = out or Path(f"{layout.run_name}.zip")
-    try:
-        with zipfile.ZipFile(out) as archive:
-            is_bundle = CRATE in archive.namelist()
-    except (OSError, zipfile.BadZipFile):
-        is_bundle = False
-    if out.exists() and not is_bundle:
-        raise ArtifactError(f"{out} exists and is not a bundle", fix="choose another file with --out")
+    check_output(out, "a bundle", _is_own)
     folder, page = layout.stage("evaluate"), layout.stage("report") / "report.html"
     evaluation = read_evaluation(folder)
     folds, stale = scored_folds(layout, config, evaluation)
@@ -159,6 +153,12 @@ def write(root: Path, run: str, out: Path | None = None) -> Path:
     for note in others:
         log.warning(note)
     return out
+
+
+def _is_own(path: Path) -> bool:
+    """Whether a file is a bundle, and not an RO-Crate of another tool."""
+    with zipfile.ZipFile(path) as archive:
+        return b'"#daamctl"' in archive.read(CRATE)
 
 
 def verify(path: Path) -> Verification:

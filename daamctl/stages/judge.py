@@ -11,7 +11,7 @@ import polars as pl
 
 from daamctl.artifacts.predictions import Predictions, Verdict
 from daamctl.config import nearest_root
-from daamctl.errors import ArtifactError, ConfigError, UnknownNameError, first_few
+from daamctl.errors import ConfigError, UnknownNameError, first_few
 from daamctl.evaluation.judge import judge
 from daamctl.evaluation.prediction_columns import COLUMNS, of_table
 from daamctl.evaluation.prediction_files import names_of, read_models, read_predictions
@@ -128,20 +128,11 @@ def _table(given: Any) -> pl.DataFrame:
         raise ConfigError(f"a file, or a table of polars, pandas or pyarrow is needed, got {kind}{why}") from error
 
 
-def check_page(path: Path) -> None:
-    """Check that a page may be written to a path.
-
-    Raises:
-        ArtifactError: there is something else than an empty file or an earlier page.
-    """
-    if not path.exists() or (path.is_file() and not path.stat().st_size):
-        return
-    head = b""
-    if path.is_file():
-        with path.open("rb") as file:
-            head = file.read(1000)
-    if not (head.startswith(b"<!DOCTYPE html>") and b"<title>Which " in head):
-        raise ArtifactError(f"{path} exists and is not a page of judge", fix="choose another file with --html")
+def is_page(path: Path) -> bool:
+    """Whether a file is a page that `write_page` wrote."""
+    with path.open("rb") as file:
+        head = file.read(1000)
+    return head.startswith(b"<!DOCTYPE html>") and b"<title>Which " in head
 
 
 def write_page(verdict: Verdict, files: Sequence[Predictions], path: Path) -> None:

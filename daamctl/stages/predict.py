@@ -20,14 +20,14 @@ from daamctl.artifacts.utterances import TEXTS
 from daamctl.compute.progress import progress
 from daamctl.data.spans import EntityScores
 from daamctl.data.task import Task, task_of
-from daamctl.errors import ArtifactError, ConfigError, CorpusError, first_few
+from daamctl.errors import ConfigError, CorpusError, first_few
 from daamctl.evaluation.scoring import items_of
 from daamctl.models.inputs import read_inputs, texts_as_rows
 from daamctl.models.model import ExportedModel
 from daamctl.models.predict import predict_parts, predict_vectors
 from daamctl.models.sentences import lines_as_sentences, read_sentences
 from daamctl.models.tagging import scores_of
-from daamctl.store.files import csv_text, write_text
+from daamctl.store.files import check_output, csv_text, write_text
 from daamctl.store.tables import write_parquet
 
 log = logging.getLogger(__name__)
@@ -88,8 +88,8 @@ def run(
     """
     if out is not None and out.suffix.lower() not in FORMATS:
         raise ConfigError(f"--out must end in {', '.join(FORMATS)}, got '{out}'")
-    if out is not None and out.exists() and not _is_free(out):
-        raise ArtifactError(f"{out} exists and is not a table of predictions", fix="choose another file with --out")
+    if out is not None:
+        check_output(out, "a table of predictions", _is_own)
     model = ExportedModel.open(folder, encoder=encoder, device=device, coverage=coverage)
     modality = model.record.modality
     if lines and modality not in TEXTS:
@@ -138,16 +138,11 @@ def as_text(rows: pl.DataFrame, suffix: str) -> str:
     return rows.write_ndjson()
 
 
-def _is_free(out: Path) -> bool:
-    """Whether a file is empty or a table that `run` wrote, so that nothing is lost with it."""
-    try:
-        if out.is_file() and out.stat().st_size == 0:
-            return True
-        scans = {".parquet": pl.scan_parquet, ".csv": pl.scan_csv}
-        found: pl.LazyFrame = scans.get(out.suffix.lower(), pl.scan_ndjson)(out)  # type: ignore[operator]
-        return {"item", "unit", "warning", "error"} <= set(found.collect_schema())
-    except (OSError, pl.exceptions.PolarsError):
-        return False
+def _is_own(out: Path) -> bool:
+    """Whether a file is a table that `run` wrote."""
+    scans = {".parquet": pl.scan_parquet, ".csv": pl.scan_csv}
+    found: pl.LazyFrame = scans.get(out.suffix.lower(), pl.scan_ndjson)(out)  # type: ignore[operator]
+    return {"item", "unit", "warning", "error"} <= set(found.collect_schema())
 
 
 def _write(out: Path, rows: pl.DataFrame) -> None:

@@ -204,6 +204,26 @@ def sync(path: Path) -> None:
         os.close(number)
 
 
+def check_output(
+    path: Path, what: str, is_own: Callable[[Path], object], *, option: str = "--out", folder: bool = False
+) -> None:
+    """Check that a command may write to a path that the user named: it replaces only its own output, or what is empty.
+
+    Args:
+        is_own: whether a file, or a folder if `folder`, is such an output, `what` in words; an error means no.
+
+    Raises:
+        ArtifactError: there is something else.
+    """
+    with suppress(Exception):  # files of strangers fail in many ways
+        empty = not any(path.iterdir()) if folder else path.is_file() and not path.stat().st_size
+        if empty or is_own(path):
+            return
+    if path.exists():
+        fix = f"choose another {'folder' if folder else 'file'} with {option}"
+        raise ArtifactError(f"{path} exists and is not {what}", fix=fix)
+
+
 def write_text(path: Path, text: str) -> None:
     """Write UTF-8 text atomically."""
     with atomic_path(path) as temporary:

@@ -75,7 +75,8 @@ def test_output_is_replaced_and_never_the_input(tmp_path: Path) -> None:
     for same in (source, tmp_path / "out" / ".." / "best.safetensors", link):
         result = call(source, "-o", same)
         assert (result.exit_code, result.stdout) == (3, "")
-        assert result.stderr == f"ConfigError: {same} is the checkpoint itself; choose another file with --out\n"
+        told = f"ArtifactError: {same} exists and is not a converted checkpoint\n  choose another file with --out\n"
+        assert result.stderr == told
     assert source.read_bytes() == before
 
 

@@ -13,7 +13,7 @@ Pure functions on arrays. Seeds are averaged before.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from itertools import pairwise
 from typing import TypeAlias
 
@@ -143,7 +143,7 @@ def mean_intervals(
     return intervals(*mean_sums(values, units, classes), level=level, items=items)
 
 
-def contributions(first: Floats, second: Floats, statistic: Statistic) -> Floats:
+def contributions(pairs: Sequence[tuple[Floats, Floats]], statistic: Statistic) -> Floats:
     """What each of U units adds to the difference of two methods, times U, (U,).
 
     It is what swapping the methods in this unit alone changes, halfway between the two. Any swap changes the sign of
@@ -152,22 +152,22 @@ def contributions(first: Floats, second: Floats, statistic: Statistic) -> Floats
     scaled to it, or moved where that would shrink them too much (docs/sources.md#figures-of-sums).
 
     Args:
-        first: sums of one method, (K, U).
-        second: of the other.
-        statistic: of one method, with one figure.
+        pairs: sums of a trial of one method, (K, U), and of one of the other; their differences are averaged.
+        statistic: of one trial, with one figure.
     """
-    middle = (first + second).sum(1, keepdims=True) / 2
-    half, number = (first - second) / 2, first.shape[1]
-    ends = np.cumsum([0, *blocks(number, len(first))])
-    parts = [half[:, start:end] for start, end in pairwise(ends)]
-    added = number * np.concatenate([(statistic(middle + part) - statistic(middle - part))[0] for part in parts])
-    one, two = (float(statistic(side.sum(1, keepdims=True))[0, 0]) for side in (first, second))
-    scale = (one - two) / mean if (mean := float(added.mean())) else 1.0
+    number, difference = pairs[0][0].shape[1], 0.0
+    added = np.zeros(number)
+    for first, second in pairs:  # not all at once: there may be thousands of pairs of a hundred trials
+        one, two = (side.sum(1, keepdims=True) for side in (first, second))
+        middle, half = (one + two) / 2, (first - second) / 2
+        added += (statistic(middle + half) - statistic(middle - half))[0] * (number / len(pairs))
+        difference += float((statistic(one) - statistic(two))[0, 0]) / len(pairs)
+    scale = difference / mean if (mean := float(added.mean())) else 1.0
     if 0.5 < scale < 2:
         return np.asarray(added * scale)
     # The figure moves in steps. Units that seem to add more than the difference are moved to it, so that models of
     # equal figures are not told apart; the other way round, moving would make units that add nothing look alike.
-    return np.asarray(added + (one - two - mean) if abs(scale) < 1 else added)
+    return np.asarray(added + (difference - mean) if abs(scale) < 1 else added)
 
 
 def flip_interval(

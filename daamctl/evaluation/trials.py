@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import islice
 
 import numpy as np
 import polars as pl
@@ -59,16 +60,7 @@ def trial_intervals(task: Task, methods: Sequence[Trials]) -> list[Interval]:
         ValueError: units or true answers differ.
         ArtifactError: there is one unit, so nothing can be resampled.
     """
-    given, tables = _stacked([list(trials.values()) for trials in methods])
-    means = [_mean(task, len(given), len(trials)) for trials in methods]
-    # All methods at once: the rows of their sums stand below each other, first the true answers that they share.
-    ends = np.cumsum([len(given), *map(len, tables)])[:-1]
-
-    def statistic(sums: Floats) -> Floats:
-        first, *parts = np.split(sums, ends)
-        return np.concatenate([mean(np.vstack([first, part])) for mean, part in zip(means, parts, strict=True)])
-
-    sums = np.vstack([given, *tables])
+    given, sums, statistic = _stacked(task, methods)
     figures = statistic(sums.sum(1, keepdims=True))[:, 0]
     sizes = [task.size(figure, given.sum(1), len(trials)) for figure, trials in zip(figures, methods, strict=True)]
     items = [size for size in sizes if size is not None]
@@ -91,13 +83,12 @@ def compare_trials(
         ArtifactError: there is one unit.
         ValueError: units or true answers differ.
     """
-    _, _, (one, two), mean = _pair(task, first, second)
-    values = [float(mean(side.sum(1, keepdims=True))[0, 0]) for side in (one, two)]
-    trial = next(iter(first.values()))
+    pairs, trial = _pairs(first, second), next(iter(first.values()))
+    values = [mean_figure(task, trials.values()) for trials in (first, second)]
     # nothing tells whether a difference would be in one or both answers (`Task.size`)
-    alike = task.size(0.0, trial.given.sum(1), 1) if np.array_equal(one, two) else None
-    added, sizes = contributions(one, two, mean), _sizes(task, trial)
-    row = paired_columns(added, sizes, trial.word, alpha=alpha, alike=alike, seed=seed)
+    alike = task.size(0.0, trial.given.sum(1), 1) if _equal(pairs) else None
+    added = contributions(pairs, lambda sums: task.figure(sums)[None])
+    row = paired_columns(added, _sizes(task, trial), trial.word, alpha=alpha, alike=alike, seed=seed)
     gap = values[0] - values[1]
     # where units add less than the difference, as with a figure that moves in steps, the interval reaches it
     if "low" in row and row["low"] <= 0 <= row["high"]:
@@ -128,16 +119,16 @@ def trials_not_worse(
     Returns:
         interval of the difference, and p. Errors as in `compare_trials`.
     """
-    sums, gap, (one, two), mean = _pair(task, first, second)
+    pairs, trial = _pairs(first, second), next(iter(first.values()))
     if first is second:
-        return Interval(0.0, 0.0, 0.0, 1 - 2 * alpha, one.shape[1], one.shape[1], "score"), 0.0
-    trial = next(iter(first.values()))
-    value = 0.0 if np.array_equal(one, two) else float(mean(one.sum(1, keepdims=True))[0, 0])
+        return Interval(0.0, 0.0, 0.0, 1 - 2 * alpha, len(trial.units), len(trial.units), "score"), 0.0
+    value = 0.0 if _equal(pairs) else mean_figure(task, first.values())
     items = task.size(value, trial.given.sum(1), 1)
     if items is None:
-        (interval,) = intervals(sums, gap, level=1 - 2 * alpha)
+        _, sums, statistic = _stacked(task, [first, second])
+        (interval,) = intervals(sums, lambda part: -np.diff(statistic(part), axis=0), level=1 - 2 * alpha)
         return interval, worse_p(interval, margin)
-    added = contributions(one, two, mean)
+    added = contributions(pairs, lambda sums: task.figure(sums)[None])
     return non_inferiority(added, added, _sizes(task, trial), margin, level=1 - 2 * alpha, items=items)
 
 
@@ -188,9 +179,9 @@ def figure_not_worse(
     return found
 
 
-def _stacked(methods: Sequence[Sequence[Sums]]) -> tuple[Floats, list[Floats]]:
-    """The sums of the true answers, (A, U), and of each method those of its T trials, sum by sum, (K T, U)."""
-    first, *others = (trial for trials in methods for trial in trials)
+def _given(methods: Sequence[Trials]) -> Floats:
+    """The sums of the true answers, which all trials share, (A, U)."""
+    first, *others = (trial for trials in methods for trial in trials.values())
     if len(first.units) < 2:
         raise ArtifactError(
             f"the test part has one {first.word}; intervals and tests need two or more",
@@ -201,7 +192,21 @@ def _stacked(methods: Sequence[Sequence[Sums]]) -> tuple[Floats, list[Floats]]:
             raise ValueError(f"the {first.word}s of two trials differ")
         if not np.array_equal(trial.given, first.given):
             raise ValueError("the true answers of two trials differ")
-    return first.given, [np.concatenate(np.stack([trial.own for trial in trials], axis=1)) for trials in methods]
+    return first.given
+
+
+def _stacked(task: Task, methods: Sequence[Trials]) -> tuple[Floats, Floats, Statistic]:
+    """The sums of the true answers; these and those of all trials; the mean figure of each method from the latter."""
+    given = _given(methods)
+    own = [trial.own for trials in methods for trial in trials.values()]
+    ends = np.cumsum([len(given), *map(len, own)])[:-1]
+
+    def statistic(sums: Floats) -> Floats:
+        first, *parts = np.split(sums, ends)
+        figures = iter([task.figure(np.vstack([first, part])) for part in parts])
+        return np.stack([np.mean([*islice(figures, len(trials))], axis=0) for trials in methods])
+
+    return given, np.vstack([given, *own]), statistic
 
 
 def _sizes(task: Task, trial: Sums) -> Floats:
@@ -210,27 +215,17 @@ def _sizes(task: Task, trial: Sums) -> Floats:
     return weights / weights.mean() if weights.any() else np.ones(len(weights))  # e.g. no sentence has an entity
 
 
-def _mean(task: Task, given: int, trials: int) -> Statistic:
-    """Mean of the figure over trials, (1, R), from R sums of one method as `_stacked` arranges them."""
+def _pairs(first: Trials, second: Trials) -> list[tuple[Floats, Floats]]:
+    """Sums of every trial of a method, each with those of one of the other, which it is swapped with.
 
-    def mean(sums: Floats) -> Floats:
-        # (K, T, R): `_stacked` puts the trials of a sum next to each other
-        own = sums[given:].reshape(-1, trials, sums.shape[1])
-        found = [task.figure(np.vstack([sums[:given], own[:, trial]])) for trial in range(trials)]
-        return np.asarray(np.mean(found, axis=0, keepdims=True))
+    Of fewer trials each is in more pairs, which keeps the mean.
+    """
+    _given([first, second])
+    one, two = ([np.vstack([trial.given, trial.own]) for trial in trials.values()] for trials in (first, second))
+    number = math.lcm(len(one), len(two))
+    return [(one[pair % len(one)], two[pair % len(two)]) for pair in range(number)]
 
-    return mean
 
-
-def _pair(task: Task, first: Trials, second: Trials) -> tuple[Floats, Statistic, list[Floats], Statistic]:
-    """Sums of two methods, the difference of their figures as a function of these; sums and figure of each method."""
-    # each trial is swapped with one of the other; of fewer trials each counts more often, which keeps the mean
-    number = math.lcm(len(first), len(second))
-    given, tables = _stacked([[*trials.values()] * (number // len(trials)) for trials in (first, second)])
-    rows, mean = len(given), _mean(task, len(given), number)
-
-    def gap(sums: Floats) -> Floats:
-        one, two = (mean(np.vstack([sums[:rows], part])) for part in np.split(sums[rows:], 2))
-        return one - two
-
-    return np.vstack([given, *tables]), gap, [np.vstack([given, table]) for table in tables], mean
+def _equal(pairs: Iterable[tuple[Floats, Floats]]) -> bool:
+    """Whether two methods have the same sums."""
+    return all(np.array_equal(one, two) for one, two in pairs)

@@ -200,20 +200,20 @@ def test_units_add_what_swapping_them_changes():
         return 2 * sums[None, 2] / (sums[0] + sums[1])
 
     gaps = (first[1] - second[1]) / first[0].mean()
-    np.testing.assert_allclose(contributions(first, second, share), gaps, rtol=1e-12)
-    found = contributions(first, second, f1)
+    np.testing.assert_allclose(contributions([(first, second)], share), gaps, rtol=1e-12)
+    found = contributions([(first, second)], f1)
     observed = (f1(first.sum(1, keepdims=True)) - f1(second.sum(1, keepdims=True))).item()
     assert found.mean() == pytest.approx(observed)
     for unit in range(12):  # a swap changes one sign and nothing else
         one, two = first.copy(), second.copy()
         one[:, unit], two[:, unit] = second[:, unit], first[:, unit]
         signs = np.where(np.arange(12) == unit, -1, 1)
-        other = contributions(one, two, f1)
+        other = contributions([(one, two)], f1)
         np.testing.assert_allclose(other / other[0], signs * found / (signs * found)[0], rtol=1e-12)
         np.testing.assert_allclose(other, signs * found, rtol=0.02)
     # units that the methods answer alike add nothing
     second[:, 4] = first[:, 4]
-    assert contributions(first, second, f1)[4] == 0
+    assert contributions([(first, second)], f1)[4] == 0
 
 
 @pytest.mark.parametrize("step", [0.0, 0.004])
@@ -225,7 +225,7 @@ def test_units_add_no_more_than_the_difference(step: float) -> None:
         return (0.1 * total + np.where(np.abs(total) > 0.2, step - 0.1, 0.0) * total + 0 * other)[None]
 
     first, second = np.array([[1.0] * 12, [1.0] * 12]), np.array([[-1.0] * 12, [1.0] * 12])
-    found = contributions(first, second, figure)
+    found = contributions([(first, second)], figure)
     assert found.mean() == pytest.approx((figure(first.sum(1)) - figure(second.sum(1))).item(), abs=1e-12)
     low, high = flip_interval(found).low, flip_interval(found).high
     assert low - 1e-12 <= found.mean() <= high + 1e-12

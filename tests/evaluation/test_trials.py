@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import tracemalloc
 from dataclasses import replace
 from itertools import product
 
@@ -11,7 +13,7 @@ import pytest
 from scipy import stats
 
 from daamctl.data.spans import word_id
-from daamctl.data.task import Sums, task_of
+from daamctl.data.task import Sums, Tagging, Task, task_of
 from daamctl.evaluation.engine import score_p
 from daamctl.evaluation.trials import compare_trials, mean_figure, trial_intervals, trials_not_worse
 
@@ -188,16 +190,38 @@ def test_trials_must_be_comparable() -> None:
         compare_trials(TASK, {1: one}, {1: replace(one, units=one.units + 1)}, NAMES)
 
 
-def test_methods_of_other_seeds_are_compared_by_all_of_their_trials() -> None:
-    """As if each had trained with every pair of their seeds."""
+class Unbounded(Tagging):
+    """Entity F1 as if it were no share of items."""
+
+    def size(self, figure: float, given: np.ndarray, trials: int) -> None:
+        return None
+
+
+@pytest.mark.parametrize("sizes", [(3, 2), (4, 6), (1, 3)])
+@pytest.mark.parametrize("task", [TASK, Unbounded(**vars(TASK))], ids=["share", "no share"])
+def test_methods_of_other_seeds_are_compared_by_all_of_their_trials(task: Task, sizes: tuple[int, int]) -> None:
+    """As if each had trained as often as the least common multiple of their numbers."""
     rng = np.random.default_rng(5)
     gold = rng.poisson(1.5, 40)
-    one, other = method(rng, gold, 0.7, 3), {seed + 3: trial for seed, trial in method(rng, gold, 0.5, 2).items()}
-    pairs = list(product(one.values(), other.values()))
-    first, second = ({seed: pair[side] for seed, pair in enumerate(pairs)} for side in (0, 1))
-    found, expected = compare_trials(TASK, one, other, NAMES), compare_trials(TASK, first, second, NAMES)
+    one, other = (method(rng, gold, hit, number) for hit, number in zip((0.7, 0.5), sizes, strict=True))
+    first, second = (dict(enumerate([*trials.values()] * (math.lcm(*sizes) // len(trials)))) for trials in (one, other))
+    found, expected = compare_trials(task, one, other, NAMES), compare_trials(task, first, second, NAMES)
     assert found.difference == pytest.approx(np.mean([*map(f1, one.values())]) - np.mean([*map(f1, other.values())]))
-    for name in ("low", "high", "p", "detectable"):
-        assert getattr(found, name) == pytest.approx(getattr(expected, name))
-    same, again = (trials_not_worse(TASK, *trials, 0.1) for trials in ((one, other), (first, second)))
-    assert (same[0].low, same[1]) == pytest.approx((again[0].low, again[1]))
+    for name in ("difference", "low", "high", "p", "detectable"):
+        assert getattr(found, name) == pytest.approx(getattr(expected, name), rel=0, abs=1e-12)
+    same, again = (trials_not_worse(task, *trials, 0.1) for trials in ((one, other), (first, second)))
+    assert (same[0].low, same[1]) == pytest.approx((again[0].low, again[1]), rel=0, abs=1e-12)
+
+
+def test_other_numbers_of_seeds_need_no_more_memory() -> None:
+    rng = np.random.default_rng(6)
+    one, other = (method(rng, rng.poisson(1.5, 2000), 0.5, 16) for _ in range(2))
+    gold = one[1].given
+    other = {seed: replace(trial, given=gold) for seed, trial in other.items()}
+    peaks = []
+    for number in (16, 15):  # 15 and 16 make 240 pairs
+        tracemalloc.start()
+        trials_not_worse(TASK, one, dict(list(other.items())[:number]), 0.1)
+        peaks.append(tracemalloc.get_traced_memory()[1])
+        tracemalloc.stop()
+    assert peaks[1] < 1.1 * peaks[0]

@@ -98,6 +98,8 @@ class MetaPart(TypedDict):
     daamctl: str
     versions: dict[str, str]
     git_commit: str | None
+    date: NotRequired[str]
+    """Day on which the training ended, in UTC; earlier versions did not record it."""
     device: str
     precision: str
     bfloat16_speed: NotRequired[dict[str, float]]

@@ -7,6 +7,7 @@ import logging
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
+from datetime import UTC, datetime
 from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any
@@ -266,6 +267,7 @@ def write_fold(folder: Path, trial: Trial, trained: Trained, root: Path, *, toge
         "daamctl": __version__,
         "versions": versions(),
         "git_commit": git_commit(root),
+        "date": datetime.now(UTC).date().isoformat(),
         "device": device_name(device),
         "precision": trial.precision,
         "train_s": round(trained.train_s, 6),  # which also tells one training from another

@@ -14,7 +14,6 @@ import logging
 import re
 import zipfile
 from collections.abc import Mapping, Sequence
-from datetime import UTC, datetime
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, NamedTuple
@@ -132,7 +131,7 @@ def write(root: Path, run: str, out: Path | None = None) -> Path:
     contents[METHODS] = methods_text(evaluation, config, corpus=title).encode()
     hidden = _paths(layout.root, config, folds, evaluation)
     contents = {name: _without(name, content, hidden) for name, content in contents.items()}
-    date = datetime.fromtimestamp((folder / FILE).stat().st_mtime, UTC).date().isoformat()
+    date = max(fold.result["meta"].get("date", "") for fold in folds)
     files = {name: (len(content), hashlib.sha256(content).hexdigest()) for name, content in contents.items()}
     licence = evaluation.provenance.encoder.get("licence") if evaluation.given else licence_of(config.extract)
     crate = _crate(evaluation, config, files, date, licence or "unknown")
@@ -228,7 +227,7 @@ def _verified(root: Path, crate: dict[str, Any], made: str) -> Verification:
         lines = methods_text(evaluation, config, corpus=CORPORA.load(config.download.corpus).title).splitlines()
         found += differences((root / METHODS).read_text(encoding="utf-8").splitlines(), lines, place=METHODS)
         if not wrong:  # else its hashes differ, too
-            known = entities["./"]["datePublished"], entities["#encoder"]["license"]
+            known = entities["./"].get("datePublished", ""), entities["#encoder"]["license"]
             found += differences(crate, json.loads(_crate(evaluation, config, files, *known)), place=CRATE)
     found.sort(key=lambda one: None in (one.first, one.second))  # changed figures first
     for one in found:
@@ -308,6 +307,7 @@ def _crate(
 
     Args:
         files: name -> bytes and SHA-256.
+        date: of the last training, which RO-Crate wants; empty: not recorded.
         licence: of the encoder, as far as the machine knows it.
     """
     made, corpus = evaluation.provenance, CORPORA.load(config.download.corpus)
@@ -318,7 +318,7 @@ def _crate(
         {"@id": CRATE, "about": {"@id": "./"}, "conformsTo": {"@id": SPEC}},
         {"@id": "./", "@type": "Dataset", "name": f"Results of {evaluation.run}",
          "description": f"{source(evaluation)}: settings, predictions, tables. Check them with: daamctl verify FILE",
-         "datePublished": date, "license": {"@id": "#licence"}, "mentions": {"@id": "#daamctl"},
+         **({"datePublished": date} if date else {}), "license": {"@id": "#licence"}, "mentions": {"@id": "#daamctl"},
          "isBasedOn": [{"@id": "#corpus"}, {"@id": "#encoder"}],
          "hasPart": [{"@id": quote(name)} for name in sorted(files)]},
         {"@id": "#licence", "name": "Not stated", "description": "Who publishes this bundle states its licence."},

@@ -138,7 +138,7 @@ def test_nothing_recorded_is_forgotten():
     covered = {change.split(".")[1] for change, _, _ in RECORDS}
     elsewhere = {"pipeline", "fold", "seed", "key"}  # the name of a side; facts of all folds
     refused = {"method", "num_test_clips"}  # a fold that contradicts its folder or its predictions is not read
-    measured = {"bfloat16_speed", "train_s", "joules", "peak_memory_bytes", "effect", "notes"}
+    measured = {"bfloat16_speed", "date", "train_s", "joules", "peak_memory_bytes", "effect", "notes"}
     # from the way of fine-tuning, from the memory at hand, from what else was to be trained, from the encoder's weights
     follows = {"adapted", "micro_batch", "together", "evaluation_precision"}
     assert covered | elsewhere | refused | measured | follows == {*RunPart.__annotations__, *MetaPart.__annotations__}

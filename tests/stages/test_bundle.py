@@ -82,11 +82,28 @@ def test_a_bundle_is_verified_without_its_project(
     assert "made by" not in result.output
 
 
-def test_the_same_run_gives_the_same_bytes(written: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
-    root = shared_project(tmp_path_factory)
+def published(path: Path) -> str | None:
+    (root,) = [one for one in json.loads(opened(path)[bundle.CRATE])["@graph"] if one["@id"] == "./"]
+    return root.get("datePublished")
+
+
+def test_the_same_run_gives_the_same_bytes(
+    written: Path, tmp_path: Path, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    root = shutil.copytree(shared_project(tmp_path_factory), tmp_path / "project")
+    for file in root.rglob("*"):
+        os.utime(file, (0, 0))  # git keeps no times
     with in_project(root):
-        again = bundle.write(root, "tiny", tmp_path_factory.mktemp("bundles") / "again.zip")
+        again = bundle.write(root, "tiny", tmp_path / "again.zip")
     assert again.read_bytes() == written.read_bytes()
+    results = {path: json.loads(path.read_text()) for path in root.glob("data/train/tiny/*/*/result.json")}
+    assert published(again) == max(result["meta"]["date"] for result in results.values())
+    for path, result in results.items():  # of an earlier version
+        del result["meta"]["date"]
+        path.write_bytes(sealed(json.dumps({name: value for name, value in result.items() if name != SEAL}).encode()))
+    with in_project(root):
+        assert published(bundle.write(root, "tiny", again)) is None
+    assert bundle.verify(again).wrong == []
 
 
 def test_a_report_of_another_evaluation_is_left_out_and_named(

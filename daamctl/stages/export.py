@@ -147,7 +147,10 @@ def run(
     if not found.config.has_encoder and (with_encoder or encoder is not None):
         raise MethodError(f"'{trained}' reads given embeddings and no encoder; leave out --with-encoder and --encoder")
     kind, chosen = _choose(found, folds)
-    if layers is not None:  # may train for hours, so what can be refused has been
+    if (with_encoder or onnx) and (layers is not None or kind == REFIT):
+        # these may train for hours, so what can be refused is refused before
+        _open_encoder(found, _record(found, kind, chosen, _encoder_settings(found, encoder)), encoder)
+    if layers is not None:
         found = _on_layers(found, layers)
         kind, chosen = _choose(found, folds)
     record = _record(found, kind, chosen, _encoder_settings(found, encoder))

@@ -17,10 +17,11 @@ from daamctl.artifacts.clips import read_clips
 from daamctl.artifacts.evaluation import read_evaluation
 from daamctl.artifacts.layout import Layout
 from daamctl.artifacts.results import read_fold
-from daamctl.config import load_config
+from daamctl.config import ExtractConfig, load_config
 from daamctl.encoders.licence import RANDOM
+from daamctl.encoders.load import open_encoder
 from daamctl.encoders.save import save_cut_encoder
-from daamctl.errors import ArtifactError, ConfigError, MethodError, UnknownNameError
+from daamctl.errors import ArtifactError, ConfigError, EncoderError, MethodError, UnknownNameError
 from daamctl.evaluation.conformal import smallest_probabilities
 from daamctl.evaluation.scoring import items_of
 from daamctl.extraction.items import open_items
@@ -355,6 +356,22 @@ def test_fewer_layers_with_a_cut_encoder(trained: Path) -> None:
     np.testing.assert_allclose(rows.select("p_high", "p_low").to_numpy(), scored.probabilities, atol=1e-5)
     with pytest.raises(ConfigError, match=r"--layers must be 1-K with K from 1 to 24, got '1-25'"):
         export_model(trained, "no", layers="1-25")
+
+
+@pytest.mark.parametrize("words", [{"layers": "1-3"}, {"folds": "refit"}])
+def test_another_encoder_is_refused_before_anything_is_trained(
+    trained: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, words: dict[str, str]
+) -> None:
+    options = {"modality": "speech", "max_duration_s": 1.0, "device": "cpu", "precision": "float32"}
+    other = open_encoder(ExtractConfig(encoder="wavlm-micro"), **options).encoder
+    next(other.model.parameters()).data += 1
+    other.model.save_pretrained(tmp_path)
+    other.reader.save_pretrained(tmp_path)
+    for name in ("train_on_layers", "train_on_all"):
+        monkeypatch.setattr(f"daamctl.stages.export.{name}", lambda *given: pytest.fail("trained"))
+    with pytest.raises(EncoderError, match="is not the one that the model was trained on"):
+        export_model(trained, "other", with_encoder=True, encoder=tmp_path, **words)
+    assert not (trained / "other").exists()
 
 
 def test_a_refit_trains_on_all_data_and_quotes_no_figure(trained: Path) -> None:

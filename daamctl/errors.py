@@ -146,6 +146,11 @@ def first_few(names: Sequence[str], most: int = 5, *, separator: str = ", ") -> 
     return f"{shown}{before_more}and {len(names) - most} more"
 
 
+def listing(word: str, names: Sequence[str], most: int = 5) -> str:
+    """Names as `first_few` lists them, after what they are: `column a`, or `columns a, b and 3 more`."""
+    return f"{word}{'' if len(names) == 1 else 's'} {first_few(names, most)}"
+
+
 def _on_a_line(name: str) -> str:
     """A name, without what would break a line or colour a terminal, and not longer than `LONGEST`."""
     if not name.isprintable():

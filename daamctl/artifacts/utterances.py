@@ -20,7 +20,7 @@ from typing import Any, Literal
 import polars as pl
 
 from daamctl.data.task import Task, task_of
-from daamctl.errors import ArtifactError
+from daamctl.errors import ArtifactError, listing
 from daamctl.store.files import content_key
 from daamctl.store.records import SEAL, seal_of
 from daamctl.store.tables import read_frame, write_frame
@@ -114,7 +114,7 @@ def write_table(path: Path, table: CorpusTable, schemas: Mapping[str, Mapping[st
     schema = schemas[table.modality]
     missing = [name for name in schema if name not in table.rows.columns]
     if missing:
-        raise ArtifactError(f"{what} of '{table.corpus}' lacks the columns {', '.join(missing)}")
+        raise ArtifactError(f"{what} of '{table.corpus}' lacks the {listing('column', missing, 20)}")
     further = [name for name in table.rows.columns if name not in schema]
     rows = table.rows.select([*schema, *further]).cast(pl.Schema(schema))
     head = {"corpus": table.corpus, "classes": list(table.classes), "settings": table.settings}

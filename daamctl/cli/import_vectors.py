@@ -40,14 +40,16 @@ def command(
     name: Annotated[str | None, typer.Option(help="What made the vectors, for the report.")] = None,
 ) -> None:
     """Read vectors that another tool stored item by item, and write the file that `corpus: embeddings` takes."""
+    from daamctl.artifacts.terms import counted
     from daamctl.cli.terminal import show_line, show_path
     from daamctl.corpora.dumps import import_vectors
 
     found = import_vectors(source, out, table=table, axes=axes, pool=pool.value, layers=layers, name=name)
     items, _, width = found.shape
     span = f", {pool.value} of {found.steps[0]} to {found.steps[1]} frames or tokens" if found.steps else ""
-    show_line(f"{items} items, axes {found.axes}: layers {', '.join(map(str, found.layers))} of {width} features{span}")
+    stored = f"axes {found.axes}: layers {', '.join(map(str, found.layers))} of {width} features{span}"
+    show_line(f"{counted(items, 'item')}, {stored}")
     if found.unlisted:
-        show_line(f"left out: {found.unlisted} items that the table does not list")
+        show_line(f"left out: {counted(found.unlisted, 'item')} that the table does not list")
     show_path(out)
     show_line(f"use it in a pipeline: download: {{corpus: embeddings, source: {out}}}")

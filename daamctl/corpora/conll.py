@@ -26,7 +26,7 @@ from daamctl.corpora.groups import PARTS, official_groups, part_and_rest, with_t
 from daamctl.corpora.hub import features_of, names_of, reading
 from daamctl.corpora.tags import ALLOWED, Sentence, broken, scheme_of, split_tag, to_bio, with_types
 from daamctl.data.spans import word_id
-from daamctl.errors import CorpusError, first_few
+from daamctl.errors import CorpusError, first_few, listing
 
 log = logging.getLogger(__name__)
 
@@ -311,7 +311,7 @@ def read_rows(path: Path, *, tagged: bool = True, fix: str = GET_IT) -> list[Sen
     missing = [name for name in lists if name not in table.columns]
     if missing:
         shown = ", ".join(table.columns)[:200]
-        raise CorpusError(f"{path} lacks the columns {', '.join(missing)}; it has {shown}", fix=fix)
+        raise CorpusError(f"{path} lacks the {listing('column', missing)}; it has {shown}", fix=fix)
     if tagged and table.schema["tags"] == pl.List(pl.Int64):
         classes = None
         if path.suffix.lower() == ".parquet":

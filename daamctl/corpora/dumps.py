@@ -42,7 +42,7 @@ from daamctl.corpora.files import (
 from daamctl.corpora.kaldi_archive import ENDINGS, read_archive
 from daamctl.corpora.unnamed import read_kaldi_labels
 from daamctl.corpora.vector_file import BLOCK_BYTES, COLUMNS, VECTORS
-from daamctl.errors import ArtifactError, CorpusError, first_few
+from daamctl.errors import ArtifactError, CorpusError, first_few, listing
 from daamctl.store.files import atomic_path, check_output, read_json
 
 KINDS = (".npy", ".npz", ".safetensors", ".pt", ".pth")
@@ -306,7 +306,7 @@ def _stacked(whole: Any, source: Path) -> tuple[Items, pl.DataFrame, bool] | Non
     number = len(next(iter(chosen.values())))
     beside = {name: one.ravel() for name, one in arrays.items() if one.shape in ((number,), (number, 1))}
     usual = _usual(list(beside), next((name for name in beside if name in IDS), None))
-    _tell_unused(source, [name for name in beside if name not in usual.values()], "arrays")
+    _tell_unused(source, [name for name in beside if name not in usual.values()], "array")
     columns = {role: [str(one) for one in beside[name].tolist()] for role, name in usual.items()}
     named = "id" in columns
     rows = pl.DataFrame({"id": _numbered(number), **columns})
@@ -368,7 +368,7 @@ def _rows(path: Path) -> tuple[Items, pl.DataFrame, bool]:
     if lacks is not None:
         raise CorpusError(f"{path} has {lacks}; it has {first_few(table.columns, 8)}", fix=fix)
     rows = table.select(pl.col(one).cast(pl.String) for one in COLUMNS if one in table.columns)
-    _tell_unused(path, [name for name in table.columns if name not in {*COLUMNS, *nested.columns, *used}], "columns")
+    _tell_unused(path, [name for name in table.columns if name not in {*COLUMNS, *nested.columns, *used}], "column")
 
     def read(number: int) -> dict[str, Any]:
         found = {name: values[number] for name, values in features.items()}
@@ -383,8 +383,8 @@ def _rows(path: Path) -> tuple[Items, pl.DataFrame, bool]:
 def _tell_unused(path: Path, names: Sequence[str], what: str) -> None:
     """Tell which columns, or arrays with an entry for each item, are neither vectors nor used."""
     if names:
-        told = "%s: the %s %s are not used; one that tells who an item comes from must be named speaker"
-        log.info(told, path.name, what, first_few(names))
+        told = "%s: the %s %s not used; one that tells who an item comes from must be named speaker"
+        log.info(told, path.name, listing(what, names), "is" if len(names) == 1 else "are")
 
 
 def _arff(path: Path) -> pl.DataFrame:

@@ -17,7 +17,7 @@ import polars as pl
 from daamctl.artifacts.utterances import Modality
 from daamctl.corpora.groups import part_of
 from daamctl.corpora.images import FORMATS
-from daamctl.errors import ConfigError, CorpusError, first_few, suggest
+from daamctl.errors import ConfigError, CorpusError, first_few, listing, suggest
 from daamctl.store.tables import (
     decoded,
     parsed_json,
@@ -180,7 +180,7 @@ def renames(missing: Iterable[str], columns: Sequence[str]) -> dict[str, str]:
 
 def renaming(found: Mapping[str, str]) -> str:
     """What `renames` has found, as advice."""
-    return "rename the columns " + ", ".join(f"'{other}' to {name}" for name, other in found.items())
+    return "rename the " + listing("column", [f"'{other}' to {name}" for name, other in found.items()])
 
 
 def text_pair(columns: Iterable[str]) -> tuple[str, ...]:

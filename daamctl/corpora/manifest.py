@@ -43,7 +43,7 @@ from daamctl.corpora.files import (
 from daamctl.corpora.groups import PARTS, official_groups
 from daamctl.corpora.images import CONVERT, FORMATS, UNREAD
 from daamctl.corpora.rules import NAMED_AT_MOST, Rule, broken
-from daamctl.errors import CorpusError, first_few
+from daamctl.errors import CorpusError, first_few, listing
 
 log = logging.getLogger(__name__)
 
@@ -187,8 +187,9 @@ def _check_columns(rows: pl.DataFrame, modality: Modality, faults: _Faults) -> p
     if reserved:
         speech = modality == "speech"
         advice = "; a piece of a file is given by start_s and end_s"
-        why = "which are measured on the files" if speech else "but lists images"
-        faults.add(f"has the columns {', '.join(reserved)}, {why}", f"remove or rename them{advice if speech else ''}")
+        why = "which daamctl measures on the files" if speech else "but lists images"
+        named = f"the {listing('column', reserved)}"
+        faults.add(f"has {named}, {why}", f"remove or rename {named}{advice if speech else ''}")
     if rows.is_empty():
         faults.add("has no rows", GET_IT)
     return rows.drop(reserved).with_columns(pl.lit("?").alias(name) for name in missing)
@@ -206,7 +207,7 @@ def _lacking(rows: pl.DataFrame, missing: list[str], modality: Modality, path: P
     shown = ", ".join(found)[:200]
     if not shown.isprintable():
         raise CorpusError(f"{path} is not a text table", fix=GET_IT)
-    told = f"lacks the columns {', '.join(missing).replace('path', 'path (or text)')}"
+    told = f"lacks the {listing('column', missing).replace('path', 'path (or text)')}"
     single = [name for name, kind in rows.schema.items() if not kind.is_nested()]
     renamed = renames(missing, single)
     complete = len(renamed) == len(missing)

@@ -24,7 +24,7 @@ from daamctl.artifacts.predictions import (
     in_order,
 )
 from daamctl.data.task import FIGURES
-from daamctl.errors import ConfigError, first_few
+from daamctl.errors import ConfigError, first_few, listing
 from daamctl.evaluation.sample_logs import METRICS, MODEL, TASK
 from daamctl.store.tables import written_name
 
@@ -371,7 +371,8 @@ def _lacking(frame: pl.DataFrame, found: Mapping[str, str | None], taken: Mappin
             f"there are scores for {first_few(sorted(scored), 4)}, but none for {first_few(sorted(known - scored), 4)}"
         )
     role = "label" if "prediction" in taken else "prediction"
-    return f"the columns {first_few(frame.columns, 12)} have no {role}"
+    have = "has" if len(frame.columns) == 1 else "have"
+    return f"the {listing('column', frame.columns, 12)} {have} no {role}"
 
 
 def by_last_part(columns: Sequence[pl.Series]) -> list[pl.Series] | None:

@@ -35,7 +35,7 @@ def test_it_says_what_it_read_and_how_to_use_it(dump: Path) -> None:
     assert result.exit_code == 0, result.output
     assert result.stdout.splitlines() == [
         "4 items, axes TLD: layers 3, 7 of 4 features, mean of 3 to 6 frames or tokens",
-        "left out: 1 items that the table does not list",
+        "left out: 1 item that the table does not list",
         "mine.parquet",
         "use it in a pipeline: download: {corpus: embeddings, source: mine.parquet}",
     ]

@@ -261,8 +261,8 @@ def test_table(tmp_path: Path, suffix: str) -> None:
 @pytest.mark.parametrize(
     ("columns", "message"),
     [
-        ({"tokens": [["a"]]}, "lacks the columns tags; it has tokens"),
-        ({"words": [["a"]], "kinds": [["O"]]}, "lacks the columns tags; it has tokens, kinds"),
+        ({"tokens": [["a"]]}, "lacks the column tags; it has tokens"),
+        ({"words": [["a"]], "kinds": [["O"]]}, "lacks the column tags; it has tokens, kinds"),
         ({"words": [["a"]], "ner_tags": [[1]]}, "the tags are numbers, and their names are not in the file"),
         ({"tokens": [["a"]], "tags": [[1.5]]}, "tags has List.Float64.; lists of strings are expected"),
         ({"tokens": ["a b"], "tags": [["O"]]}, "tokens has String; lists of strings are expected"),

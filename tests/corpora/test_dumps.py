@@ -238,7 +238,7 @@ def test_columns_of_text_that_are_not_used_are_told(tmp_path: Path, caplog: pyte
     pl.DataFrame(rows).write_csv(tmp_path / "given.csv")
     import_vectors(tmp_path / "given.csv", tmp_path / "out.parquet")
     assert written(tmp_path / "out.parquet")[1]["speaker"].to_list() == list("abcabc")
-    assert "given.csv: the columns mood_of are not used; one that tells who an item comes from" in caplog.text
+    assert "given.csv: the column mood_of is not used; one that tells who an item comes from" in caplog.text
 
 
 @pytest.mark.parametrize("name", ["groups", "speakers"])
@@ -262,7 +262,8 @@ def test_groups_of_scikit_learn_are_sources(
     found = written(tmp_path / "out.parquet")[1]
     assert found["speaker"].to_list() == (list("aabbcc") if labels else list("001122"))
     assert f"'{name}' tells who an item comes from" in caplog.text
-    assert "s age are not used; one that tells who an item comes from must be named speaker" in caplog.text
+    one = "column" if form == "given.csv" else "array"
+    assert f"the {one} age is not used; one that tells who an item comes from must be named speaker" in caplog.text
 
 
 def test_ids_name_the_items_of_arrays_rather_than_files(tmp_path: Path) -> None:

@@ -153,7 +153,7 @@ def test_given_ids_are_kept(tmp_path: Path) -> None:
         ),
         (
             "file,label\na.wav,b\n",
-            r"rename the columns 'file' to path, or name .* --columns path=file; or write a CSV file with",
+            r"rename the column 'file' to path, or name .* --columns path=file; or write a CSV file with",
         ),
         (
             "Text,Label,split,author\na,b,c,d\n",
@@ -163,8 +163,8 @@ def test_given_ids_are_kept(tmp_path: Path) -> None:
             '"3","Fears for pensions","Unions say they are disappointed"\n"4","A","B"\n',
             "it has 3, Fears for pensions, .*, which look like items\n.*write the names of the columns into the first",
         ),
-        ("sentence,label\na,b\n", "lacks the columns text; .*\n.* --columns text=sentence$"),
-        ("review,label\na,b\n", "lacks the columns text; .*\n.*rename the columns 'review' to text, or name them: "),
+        ("sentence,label\na,b\n", "lacks the column text; .*\n.* --columns text=sentence$"),
+        ("review,label\na,b\n", "lacks the column text; .*\n.*rename the column 'review' to text, or name them: "),
         ("path,label,speaker\n", "has no rows"),
         ("", "cannot be read as a CSV, Parquet or JSON table"),
         ("path,label,speaker\na,x,s\nb,,s\nc, ,s\n", r"empty label in line 3 \(b\), line 4 \(c\)"),
@@ -179,7 +179,7 @@ def test_given_ids_are_kept(tmp_path: Path) -> None:
         ("path,label,speaker,start_s\na,x,s,-0.1\n", "negative start_s in line 2"),
         ("path,label,speaker,start_s\na,x,s,soon\n", "start_s is not a number in line 2"),
         ("path,label,speaker,end_s\na,x,s,nan\n", "end_s is not a number in line 2"),
-        ("path,label,speaker,duration_s\na,x,s,1\n", "has the columns duration_s, which are measured"),
+        ("path,label,speaker,duration_s\na,x,s,1\n", "has the column duration_s, which daamctl measures"),
         ("path,label,speaker\na,x,s,too,many\n", "cannot be read as a CSV"),
     ],
 )
@@ -203,8 +203,8 @@ def test_all_faults_are_told_at_once(tmp_path: Path) -> None:
         prepare(path)
     assert caught.value.message.splitlines() == [
         f"{path}:",
-        "    lacks the columns speaker; it has path, label, start_s, end_s, duration_s",
-        "    has the columns duration_s, which are measured on the files",
+        "    lacks the column speaker; it has path, label, start_s, end_s, duration_s",
+        "    has the column duration_s, which daamctl measures on the files",
         "    empty path in line 6, line 7",
         "    empty label in line 3 (a.wav)",
         "    start_s is not a number in line 4 (b.wav)",
@@ -434,8 +434,8 @@ def test_one_name_with_two_suffixes(tmp_path: Path) -> None:
         ("path,label\na.wav,x\nb.wav,x\nc.gif,y\n", r"an image, unlike the other files, in line 4 \(c\.gif\)"),
         ("path,label\na.png,x\na.png,y\n", r"more than once in line 2 \(a\.png\), line 3"),
         ("path,label,speaker\na.png,x,s\nb.png,y,\n", r"empty speaker in line 3 \(b\.png\)"),
-        ("path,label,index\na.png,x,0\n", "has the columns index, but lists images"),
-        ("path\na.png\n", "lacks the columns label; it has path"),
+        ("path,label,index\na.png,x,0\n", "has the column index, but lists images"),
+        ("path\na.png\n", "lacks the column label; it has path"),
         ("file_name,class\na.png,x\n", "'file_name' to path, 'class' to label, or name them: "),
     ],
 )

@@ -102,7 +102,7 @@ def test_a_template_makes_the_texts_of_a_table_that_has_its_columns(tmp_path: Pa
 @pytest.mark.parametrize(
     ("column", "fix"),
     [
-        ("file", "rename the columns 'file' to path"),
+        ("file", "rename the column 'file' to path"),
         ("sound", "name the column with the file of each recording 'path'"),
     ],
 )

@@ -56,7 +56,7 @@ def test_annotated_texts(tmp_path: Path) -> None:
         ("a.txt", b"\xe9t\xe9\n", "it is not UTF-8 (line 1: byte 0xe9)"),
         ("a.conll", "Ada\nran\n", "a single column"),
         ("a.conll", "Ada\tPER\n", "'PER' is none of"),
-        ("a.jsonl", '{"text": "Ada ran"}\n', "lacks the columns tokens"),
+        ("a.jsonl", '{"text": "Ada ran"}\n', "lacks the column tokens"),
         ("a.jsonl", '{"tokens": ["Ada"], "tags": ["O", "O"]}\n', "1 token and 2 tags"),
         ("a.wav", "", "another kind"),
     ],

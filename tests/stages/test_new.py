@@ -799,7 +799,7 @@ def test_a_table_without_speakers_has_those_of_known_names(project: Path, tmp_pa
     assert made.facts["columns"].endswith("speaker = the names of EmoDB")
     assert made.facts["speakers"] == "4, with 4 items each"
     (tmp_path / "t.csv").write_text("\n".join(["filename,what", *lines]))
-    with pytest.raises(CorpusError, match="lacks the columns label"):
+    with pytest.raises(CorpusError, match="lacks the column label"):
         new.run(project, "moods", tmp_path / "t.csv", columns={"path": "filename"}, encoder="wavlm-micro", force=True)
     # names that tell nothing: everybody may be another one, which is a doubt
     for number, line in enumerate(lines):
@@ -1387,7 +1387,7 @@ def test_tables_of_texts_and_images(project: Path, tmp_path: Path) -> None:
     (tmp_path / "clips.tsv").write_text("client_id\tpath\tsentence\nab\tx.wav\thello\n")  # as Common Voice has
     with pytest.raises(CorpusError, match="lacks the columns label, speaker") as caught:
         new.run(project, "bad", tmp_path / "clips.tsv")
-    assert "rename the columns 'client_id' to speaker" in str(caught.value.fix)
+    assert "rename the column 'client_id' to speaker" in str(caught.value.fix)
 
 
 @pytest.mark.parametrize("place", ["news.conll", "news.txt", "news.tsv", "news", "news.parquet", "news.jsonl"])

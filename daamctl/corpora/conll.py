@@ -40,7 +40,7 @@ MOST_WORDS = 10_000
 TABLES = (".parquet", ".csv", *JSON)
 NAMES = ("tokens", "tags", "id", "group", "speaker")
 SPLIT_TABLES = (*TABLES, *(suffix for suffix in COLUMNS if suffix != ".txt"))
-"""Suffixes of files in which such names are looked for; a `.txt` may be a list of anything."""
+"""Suffixes of files in whose names words for parts are looked for first; a `.txt` may be a list of anything."""
 _SHOWN = 3
 
 GET_IT = (
@@ -222,22 +222,24 @@ def token_rows(parts: Sequence[tuple[str | None, Path, Sequence[Sentence]]]) -> 
 def part_files(root: Path) -> dict[str, Path]:
     """Group -> file of an official split in a folder: train, dev and test, also by other names in `groups.PARTS`.
 
-    Without such files, tables whose names begin or end so and are the same otherwise, e.g. train_sent_emo.csv.
+    Without such files for dev or test, tables that have such a word in their names, or else `.txt` files, and are the
+    same otherwise, e.g. train_sent_emo.csv; or tables with the name of the one for training and more, as dev_matched.
 
     Raises:
         CorpusError: two files are of the same part.
     """
     files = [path for path in sorted(root.iterdir()) if path.is_file() and not path.name.startswith(".")]
     named = [(PARTS[path.stem.lower()], path) for path in files if path.stem.lower() in PARTS]
-    if not named:
-        by_rest: dict[str, list[tuple[str, Path]]] = {}
-        for path in files:
-            found_in = part_and_rest(path.stem) if path.suffix.lower() in SPLIT_TABLES else None
-            if found_in is not None:
-                part, rest = found_in
-                by_rest.setdefault(rest + path.suffix, []).append((part, path))
-        splits = [one for one in by_rest.values() if len(one) > 1 and "train" in dict(one)]
-        named = splits[0] if len(splits) == 1 else []
+    if not dict(named).keys() - {"train"}:
+        told = [(path.suffix.lower(), *found_in, path) for path in files if (found_in := part_and_rest(path.stem))]
+        told = [one for one in told if one[0] in SPLIT_TABLES] or [one for one in told if one[0] == ".txt"]
+        splits = []
+        for kind, part, rest, _ in told:
+            own = [one for one in told if one[0] == kind and one[2] == rest]
+            more = [one for one in told if one[0] == kind != ".txt" and one[1] != part and one[2].startswith(rest)]
+            splits += [own if len(own) > 1 else own + more] if part == "train" else []
+        splits = [one for one in splits if len(one) > 1]
+        named = [(part, path) for _, part, _, path in splits[0]] if len(splits) == 1 else named
     found: dict[str, Path] = {}
     for part, path in named:
         if part in found:

@@ -21,8 +21,8 @@ PARTS = {
     **dict.fromkeys(("dev", "devel", "development", "val", "valid", "validation"), "dev"),
 }
 """Names of the parts of an official split -> the name of the group."""
-IN_NAME = re.compile(rf"(?P<first>{'|'.join(PARTS)})(?P<end>[-_ .].+)|(?P<begin>.+[-_ .])(?P<last>{'|'.join(PARTS)})")
-BETWEEN_WORDS = re.compile(r"[-_ .]+|(?<=\d)(?=[A-Za-z])|(?<=[a-z])(?=[A-Z])")
+IN_NAME = re.compile(rf"(?<![^-_ .])({'|'.join(PARTS)})(?![^-_ .])")
+BETWEEN_WORDS = re.compile(r"[-_ ./]+|(?<=\d)(?=[A-Za-z])|(?<=[a-z])(?=[A-Z])")
 """Where words of a name end, as in dev-clean, C50train and TestSet, but not in contest."""
 
 EVEN = 1.25
@@ -47,9 +47,9 @@ def parts_of(names: Collection[str]) -> dict[str, str]:
 
 
 def part_and_rest(name: str) -> tuple[str, str] | None:
-    """The part that a longer name begins or ends with, and the rest of it, in small letters; None: there is none."""
-    found = IN_NAME.fullmatch(name.lower())
-    return None if found is None else (PARTS[found["first"] or found["last"]], found["begin"] or found["end"])
+    """The part that a name is for, see `part_of`, and the rest of it in small letters; None: it is for none."""
+    part = part_of(name)
+    return None if part is None else (part, IN_NAME.sub("", name.lower()))
 
 
 def official_groups(rows: pl.DataFrame) -> pl.DataFrame:
@@ -63,7 +63,8 @@ def official_groups(rows: pl.DataFrame) -> pl.DataFrame:
 def with_test_part(rows: pl.DataFrame) -> tuple[pl.DataFrame, str | None]:
     """Rows without `group` if it says nothing; where only train and dev are there, the latter becomes the test part.
 
-    It says nothing if it is the same for all items, or not given for some. Numbers of folds become texts.
+    It says nothing if it is the same for all items, or not given for some. Numbers of folds become texts. If each group
+    is named for a part, those with longer names, such as validation_matched, get the name of the part.
 
     Returns:
         The rows, and the name of the part that took the place of the test part.
@@ -71,13 +72,13 @@ def with_test_part(rows: pl.DataFrame) -> tuple[pl.DataFrame, str | None]:
     if "group" not in rows.columns:
         return rows, None
     rows = rows.with_columns(pl.col("group").cast(pl.String))
-    parts = {name: PARTS.get(name.lower(), name) for name in rows["group"].fill_null("").unique()}
+    names = rows["group"].fill_null("").unique().sort()
+    parts = {name: PARTS.get(name.lower(), name) for name in names} | parts_of(names)
     if "" in parts or len(set(parts.values())) == 1:
         return rows.drop("group"), None
-    if set(parts.values()) != {"train", "dev"}:
-        return rows, None
-    dev = [name for name, part in parts.items() if part == "dev"]
-    return rows.with_columns(pl.col("group").replace(dev, ["test"] * len(dev))), dev[0]
+    dev = [name for name, part in parts.items() if part == "dev"] if set(parts.values()) == {"train", "dev"} else []
+    longer = {name: part for name, part in parts.items() if name.lower() not in PARTS}
+    return rows.with_columns(pl.col("group").replace(longer | dict.fromkeys(dev, "test"))), ", ".join(dev) or None
 
 
 def assign_groups(

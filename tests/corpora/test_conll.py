@@ -205,6 +205,22 @@ def test_folder_with_an_official_split(tmp_path: Path) -> None:
         conll.prepare(tmp_path)
 
 
+@pytest.mark.parametrize(
+    ("others", "found"),
+    [
+        (("dev_matched", "train_notes"), {"train": "train", "dev": "dev_matched"}),
+        (("train_labels", "test_labels", "test_notes"), {"train": "train"}),  # of which of the two?
+        (("notes",), {"train": "train"}),
+    ],
+)
+def test_tables_with_longer_names_beside_one_for_training(
+    tmp_path: Path, others: tuple[str, ...], found: dict[str, str]
+) -> None:
+    for name in ("train", *others):
+        write(tmp_path / f"{name}.csv", "text,label")
+    assert conll.part_files(tmp_path) == {part: tmp_path / f"{name}.csv" for part, name in found.items()}
+
+
 @pytest.mark.parametrize("form", ["{}", "{}.ner", "{}.bmes", "{}.conllu", "en_ewt-ud-{}.iob2"])
 def test_files_of_a_split_are_recognised_by_their_content_or_suffix(tmp_path: Path, form: str) -> None:
     for part in ("train", "dev", "test"):

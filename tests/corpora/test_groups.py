@@ -160,6 +160,8 @@ def test_groups_of_an_official_split_get_its_names(names: tuple[str, ...], expec
     [
         (("train", "Valid"), ["train", "test"], "Valid"),
         (("train", "valid", "test"), ["train", "valid", "test"], None),
+        (("train", "dev_matched", "dev_mismatched"), ["train", "test", "test"], "dev_matched, dev_mismatched"),
+        (("train", "dev_matched", "test_matched"), ["train", "dev", "test"], None),  # of MultiNLI
         (("train", "train"), None, None),
         (("train", None), None, None),
         (("a", "b"), ["a", "b"], None),
@@ -175,7 +177,14 @@ def test_the_dev_part_stands_in_for_a_test_part(
 
 @pytest.mark.parametrize(
     ("name", "expected"),
-    [("Train_clean", ("train", "_clean")), ("clean-test", ("test", "clean-")), ("clean", None), ("retrain", None)],
+    [
+        ("Train_clean", ("train", "_clean")),
+        ("clean-test", ("test", "clean-")),
+        ("r8-train-all-terms", ("train", "r8--all-terms")),
+        ("contest.test", ("test", "contest.")),
+        ("clean", None),
+        ("retrain", None),
+    ],
 )
-def test_a_part_may_be_at_either_end_of_a_name(name: str, expected: tuple[str, str] | None) -> None:
+def test_a_part_is_a_word_of_a_name(name: str, expected: tuple[str, str] | None) -> None:
     assert part_and_rest(name) == expected

@@ -88,15 +88,20 @@ def check_labels(rows: pl.DataFrame, what: str, fix: str) -> None:
         )
 
 
+def spelled(label: str) -> str:
+    """A label without what may be spelled differently: capitals, separators and zeros before a number."""
+    return re.sub(r"(?<![\d.])0+(?=\d)", "", re.sub(r"(?!^-\d)[\s_-]+", " ", label)).strip().casefold() or label
+
+
 def label_doubts(labels: Iterable[str]) -> list[str]:
     """Labels that may be one class, or none, one sentence each."""
     labels = sorted(labels)
-    spelled: dict[str, list[str]] = {}
+    alike: dict[str, list[str]] = {}
     for label in labels:
-        spelled.setdefault(re.sub(r"(?!^-\d)[\s_-]+", " ", label).strip().casefold() or label, []).append(label)
+        alike.setdefault(spelled(label), []).append(label)
     told = [
         f"the labels {' and '.join(map(repr, names))} may be one class, spelled differently"
-        for names in spelled.values()
+        for names in alike.values()
         if len(names) > 1
     ]
     parts_of = {name: {part.strip() for part in re.split("[;|,]", name)} - {""} for name in labels}
@@ -106,8 +111,8 @@ def label_doubts(labels: Iterable[str]) -> list[str]:
         more = f" (and {len(several) - 1} more)" if several[1:] else ""
         told.append(f"the label '{several[0]}'{more} may be several, and is a class of its own; give each item one")
     # - beside + is a class
-    keys = [key for key in spelled if key in NO_LABEL and not (key == "-" and "+" in spelled)]
-    unknown = [name for key in keys for name in spelled[key]]
+    keys = [key for key in alike if key in NO_LABEL and not (key == "-" and "+" in alike)]
+    unknown = [name for key in keys for name in alike[key]]
     return told + [f"the label '{name}' may stand for items whose class is not known" for name in unknown]
 
 

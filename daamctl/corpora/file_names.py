@@ -477,9 +477,7 @@ def _by_stem(paths: Sequence[str]) -> NamePattern | None:
     # one file of another form, and the number before it may be anything
     if len(separators) > 1 or None in separators or not 2 <= len(names) <= MOST_CLASSES or min(names.values()) < 2:
         return None
-    if _has_parts(names):
-        return None
-    return NamePattern.parse(f"{{label+}}{separators.pop()}{{{SKIPPED}}}")
+    return None if _has_parts(names) else NamePattern.parse(f"{{label+}}{separators.pop()}{{{SKIPPED}}}")
 
 
 def _by_folder(paths: Sequence[str]) -> NamePattern | None:

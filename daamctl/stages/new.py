@@ -33,7 +33,7 @@ from daamctl.compute.progress import progress
 from daamctl.config import PARAMS_FILE, PIPELINES_DIR, read_yaml
 from daamctl.config.corpus_keys import COLUMNS, MANIFEST, TABLES
 from daamctl.corpora import CORPORA
-from daamctl.corpora.base import check_labels, class_counts, label_doubts
+from daamctl.corpora.base import check_labels, class_counts, label_doubts, spelled
 from daamctl.corpora.beside import LARGEST, MOST_TABLES, listed_parts, naming_table
 from daamctl.corpora.conll import SPLIT_TABLES, WRITE_BIO, is_columns, part_files
 from daamctl.corpora.conll2003 import FILES as ENGLISH
@@ -464,12 +464,9 @@ def _found_in(folder: Path, pattern: str | None, labels: Mapping[str, str]) -> _
         found = sorted(set(found) - set(aside))
         doubts.append(f"{counted(len(aside), 'file')} without a label left out, e.g. {aside[0]}")
     table = naming_table(others, found) if pattern is None else None
+    images = modality == "image"
     try:
-        known = (
-            propose(found, by_folder=modality == "image", folder=str(folder))
-            if pattern is None
-            else NamePattern.parse(pattern)
-        )
+        known = propose(found, by_folder=images, folder=str(folder)) if pattern is None else NamePattern.parse(pattern)
     except CorpusError as error:
         if table is None:
             raise
@@ -478,34 +475,18 @@ def _found_in(folder: Path, pattern: str | None, labels: Mapping[str, str]) -> _
         doubts.append(f"{table.told}; to take the labels from there: {table.read}")
     doubts += known.doubts
     rows, left_out = _rows(folder, found, known, labels)
-    depths = rows["path"].str.count_matches("/")
-    within = pl.Series([_part_folder(path) for path in rows["path"]], dtype=pl.String)
-    # parts without folders of classes, as asl_alphabet_test/1.jpg and Final_Test/Images/1.ppm
-    flat = within.is_not_null() & ~within.is_in(within.filter(depths >= depths.mode().max()).drop_nulls())
-    by_folder = "{label" not in known.text.rpartition("/")[2]
-    of_part = rows["label"].str.to_lowercase().is_in(list(PARTS)) | (flat & by_folder)
-    if pattern is None and of_part.any() and rows.filter(~of_part)["label"].n_unique() > 1:
-        paths = rows.filter(of_part)["path"]
-        doubts.append(f"{counted(len(paths), 'file')} without a class left out, e.g. {paths[0]}")
-        rows = rows.filter(~of_part)
-    if "group" in rows.columns and (parts := parts_of(rows["group"].unique().sort())):
-        rows = rows.with_columns(group=pl.col("group").replace(parts))
-        if len({*parts.values()}) < len(parts) or not {name.lower() for name in parts} <= PARTS.keys():
-            read_as = ", ".join(f"{name} = {part}" for name, part in parts.items())
+    if pattern is None and (lone := _without_trained_class(rows, known)):
+        rows = rows.filter(~pl.col("path").is_in(lone))
+        doubts.append(f"{counted(len(lone), 'file')} without a class of the training part left out, e.g. {lone[0]}")
+    if "group" in rows.columns:
+        parts = parts_of(rows["group"].unique().sort())
+        if read_as := ", ".join(f"{name} = {part}" for name, part in parts.items() if name.lower() not in PARTS):
             doubts.append(f"folders read as parts of an official split: {read_as}")
-    elif "group" not in rows.columns:
+    else:
         parts, lists = listed_parts(others, rows["path"].to_list())
         if parts:
             others = [file for file in others if file not in lists]
             rows = rows.with_columns(group=pl.col("path").replace_strict(parts, default="train"))
-    if "group" in rows.columns and pattern is None and "train" in rows["group"]:
-        spelled = pl.col("label").str.to_lowercase().str.replace_all(r"[\s_-]+", " ")  # Cat and cat are doubted below
-        trained = rows.filter(group="train").select(spelled).to_series().unique().to_list()
-        lone = rows.filter(~spelled.is_in(trained).any().over("group"))
-        if len(lone):
-            rows = rows.join(lone, on="path", how="anti", maintain_order="left")
-            no_class = f"{first_few(sorted(set(lone['group'])))}, which has none of the classes of train"
-            doubts.append(f"{counted(len(lone), 'file')} left out of {no_class}, e.g. {lone['path'][0]}")
     if others:
         doubts.insert(0, f"left out, of another kind: {'; '.join(filter(None, _endings(others)))}")
     rows, instead = with_test_part(rows)
@@ -527,11 +508,18 @@ def _found_in(folder: Path, pattern: str | None, labels: Mapping[str, str]) -> _
     return _Found(MANIFEST, None, folder, modality, rows, facts, doubts, pattern=known)
 
 
-def _part_folder(path: str) -> str | None:
-    """The outermost folder of a path that is named after a part; None: there is none."""
-    folders = Path(path).parts[:-1]
-    named = next((place for place, name in enumerate(folders, 1) if part_of(name)), None)
-    return None if named is None else "/".join(folders[:named])
+def _without_trained_class(rows: pl.DataFrame, pattern: NamePattern) -> list[str]:
+    """Paths in parts that have none of the classes of the training part.
+
+    Their files may be less deep, as of ASL Alphabet and GTSRB, so that the part or a folder in it is read as the class.
+    """
+    level = pattern.text.partition("{label")[2].count("/") + 1
+    above = [f"/{path}".rsplit("/", level)[0] for path in rows["path"]]
+    has_parts = "group" in rows.columns
+    items = list(zip(rows["path"], rows["label"], rows["group"] if has_parts else above, strict=True))
+    trained = {spelled(label) for _, label, part in items if part_of(part) == "train"}
+    known = {part for _, label, part in items if not trained or spelled(label) in trained}
+    return [path for path, label, part in items if part not in known and (has_parts or part_of(f"{part}/{label}"))]
 
 
 def _format_doubts(rows: pl.DataFrame, pattern: NamePattern) -> list[str]:
@@ -736,6 +724,10 @@ def _group_doubts(rows: pl.DataFrame, task: Task) -> list[str]:
             f"the groups {first_few(groups)} are folds of a cross-validation; if they are an official split, name them "
             "train, test and perhaps dev, and leave out the others"
         )
+    elif named:
+        pairs = rows.select("group", "label").unique().rows()
+        if unseen := {label for _, label in pairs} - {label for group, label in pairs if part_of(group) == "train"}:
+            told.append(f"classes that the training part lacks, and no method can learn: {first_few(sorted(unseen))}")
     return told
 
 

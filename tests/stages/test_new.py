@@ -408,56 +408,103 @@ def test_folders_of_parts_are_no_classes(project: Path, tmp_path: Path) -> None:
         write_image(tmp_path / "val" / "images" / f"val_{seed}.png", 10 + seed)
     made = new.run(project, "tiny", tmp_path, encoder="beit-micro")
     assert dict(manifest_of(made)["label"].value_counts().iter_rows()) == {"n01443537": 4, "n01629819": 4}
-    assert "8 files without a class left out, e.g. val/images/val_0.png" in made.doubts
+    assert "8 files without a class of the training part left out, e.g. val/images/val_0.png" in made.doubts
+
+
+TRAIN = ("train/cat/cat.{}.png", "train/dog/dog.{}.png")
 
 
 @pytest.mark.parametrize(
-    ("train", "test", "doubt"),
+    ("kept", "left_out"),
     [
-        (
-            "train/{}/{}.png",
-            "test/unknown/{}.png",
-            "3 files left out of test, which has none of the classes of train, e.g. ",
+        pytest.param(("train/A/A{}.jpg", "train/B/B{}.jpg"), ("test/{}_test.jpg",), id="ASL Alphabet"),
+        pytest.param(
+            ("asl_train/asl_train/A/A{}.jpg", "asl_train/asl_train/B/B{}.jpg"),
+            ("asl_test/asl_test/{}_test.jpg",),
+            id="ASL Alphabet, unpacked into folders of the same name",
         ),
-        (
-            "signs_train/signs_train/{}/{}.png",
-            "signs_test/signs_test/{}.png",
-            "3 files without a class left out, e.g. ",
+        pytest.param(
+            ("Final_Training/Images/00/00_0{}.ppm", "Final_Training/Images/01/01_0{}.ppm"),
+            ("Final_Test/Images/0{}.ppm",),
+            id="GTSRB",
         ),
-        (
-            "Final_Training/Images/{}/{}.png",
-            "Final_Test/Images/{}.png",
-            "3 files without a class left out, e.g. ",
+        pytest.param(
+            ("train/n01440764/n01440764_{}.JPEG", "train/n01443537/n01443537_{}.JPEG"),
+            ("val/ILSVRC2012_val_{}.JPEG", "test/ILSVRC2012_test_{}.JPEG"),
+            id="ImageNet",
+        ),
+        pytest.param(("train/A/{}.png", "train/B/{}.png"), ("test/unknown/{}.png",), id="a class of its own"),
+        pytest.param(
+            ("train/good/00{}.png", "test/good/00{}.png", "test/hole/00{}.png", "test/cut/00{}.png"),
+            ("ground_truth/hole/00{}_mask.png", "ground_truth/cut/00{}_mask.png"),
+            id="MVTec",
+        ),
+        pytest.param(TRAIN, ("train/cat.{}.png", "test/{}.png"), id="cats and dogs, some beside the folders"),
+        pytest.param((*TRAIN, "validation/cat/cat.1{}.png", "validation/dog/dog.1{}.png"), (), id="cats and dogs"),
+        pytest.param((*TRAIN, "test/Cat/{}.png", "test/Dog/{}.png"), (), id="spelled otherwise"),
+        pytest.param((*TRAIN, "test/cat/{}.png", "test/dog/{}.png", "extra/cat/{}.png"), (), id="beside the parts"),
+        pytest.param(
+            ("train/cat.{}.png", "train/dog.{}.png", "validation/cat.1{}.png", "validation/dog.1{}.png"),
+            (),
+            id="cats and dogs in one folder",
+        ),
+        pytest.param(
+            ("train/all/cat_{}.png", "train/all/dog_{}.png", "test/cat_1{}.png", "test/dog_1{}.png"),
+            (),
+            id="classes in names",
+        ),
+        pytest.param(("bus/{}.png", "car/{}.png", "train/{}.png"), (), id="vehicles"),
+        pytest.param(
+            ("train/bus/{}.png", "train/train/{}.png", "test/bus/{}.png", "test/train/{}.png"),
+            (),
+            id="vehicles, in parts",
+        ),
+        pytest.param(("bus/coach/{}.png", "train/ice/{}.png", "train/tgv/{}.png"), (), id="kinds of vehicles"),
+        pytest.param(("crash-test/{}.png", "driving-test/{}.png", "road/{}.png"), (), id="tests"),
+        pytest.param(
+            ("train/1_cat/{}.png", "train/2_dog/{}.png", "test/01_cat/{}.png", "test/02_dog/{}.png"),
+            (),
+            id="numbered",
+        ),
+        pytest.param(
+            tuple(
+                f"breast/{kind}/SOB_{code}_14-2254{{0}}AB/{times}X/SOB_{code}-14-2254{{0}}AB-{times}-001.png"
+                for kind, code in (("benign/SOB/adenosis", "B_A"), ("malignant/SOB/ductal_carcinoma", "M_DC"))
+                for times in (40, 100)
+            ),
+            (),
+            id="BreakHis",
         ),
     ],
 )
-def test_a_test_part_without_classes_is_left_out(
-    project: Path, tmp_path: Path, train: str, test: str, doubt: str
+def test_items_with_a_class_of_the_training_part_are_kept(
+    project: Path, tmp_path: Path, kept: Sequence[str], left_out: Sequence[str]
 ) -> None:
-    """As of ASL Alphabet and GTSRB."""
-    for seed in range(12):
-        write_image(tmp_path / train.format("AB"[seed % 2], seed), seed)
-    for seed in range(3):
-        write_image(tmp_path / test.format(seed), 20 + seed)
-    made = new.run(project, "signs", tmp_path, encoder="beit-micro")
-    assert doubt + test.format(0) in made.doubts
-    assert made.facts == {"items": "12", "classes": "A 6, B 6"}
-
-
-@pytest.mark.parametrize(
-    "files",
-    [
-        ("crash-test/{}.png", "driving-test/{}.png", "road/{}.png"),
-        ("train/cat/{}.png", "train/dog/{}.png", "test/cat/{}.png", "test/dog/{}.png", "extra/cat/{}.png"),
-        ("train/all/cat_{}.png", "train/all/dog_{}.png", "test/cat_1{}.png", "test/dog_1{}.png"),
-        ("train/cat/{}.png", "train/dog/{}.png", "test/Cat/{}.png", "test/Dog/{}.png"),
-    ],
-)
-def test_items_with_a_class_are_kept(project: Path, tmp_path: Path, files: Sequence[str]) -> None:
-    """Classes named like parts, folders beside the parts, classes in names, and classes that are spelled otherwise."""
-    for seed, (number, file) in enumerate(product(range(6), files)):
+    for seed, (number, file) in enumerate(product(range(6), (*kept, *left_out))):
         write_image(tmp_path / file.format(number), seed)
-    assert new.run(project, "signs", tmp_path, encoder="beit-micro").facts["items"] == str(6 * len(files))
+    made = new.run(project, "signs", tmp_path, encoder="beit-micro")
+    told = f"{6 * len(left_out)} files without a class of the training part left out, e.g. {min(left_out, default='')}"
+    assert [doubt for doubt in made.doubts if "left out, e.g." in doubt] == [told.format(0)] * bool(left_out)
+    assert made.facts["items"] == str(6 * len(kept))
+
+
+def test_known_names_without_parts_are_kept(project: Path, tmp_path: Path) -> None:
+    """As of KDEF, whose class is a code."""
+    for seed, (person, code) in enumerate(product(range(6), ("AF", "AN"))):
+        write_image(tmp_path / f"AF0{person}" / f"AF0{person}{code}S.png", seed)
+    made = new.run(project, "faces", tmp_path, pattern="{_:1}{speaker:3}{label:2}{_}", encoder="beit-micro")
+    assert made.facts["classes"] == "AF 6, AN 6"
+
+
+def test_classes_that_the_training_part_lacks_are_told(project: Path, tmp_path: Path) -> None:
+    """As the defects of MVTec, and classes with other numbers."""
+    for seed, (label, part) in enumerate(product(("good", "1_cut", "hole"), ("train", "test"))):
+        for number in range(3 * (part == "test" or label != "hole")):
+            name = f"0{label}" if part == "test" and label == "1_cut" else label
+            write_image(tmp_path / part / name / f"{number}.png", 10 * seed + number)
+    made = new.run(project, "defects", tmp_path, encoder="beit-micro")
+    assert "classes that the training part lacks, and no method can learn: 01_cut, hole" in made.doubts
+    assert "the labels '01_cut' and '1_cut' may be one class, spelled differently" in made.doubts
 
 
 @pytest.mark.parametrize(

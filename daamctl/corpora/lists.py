@@ -217,14 +217,15 @@ def _labelled(table: pl.DataFrame, found: Mapping[str, str], source: Path) -> tu
         return table, []
     known = pl.col(label).fill_nan(None) if table[label].dtype.is_float() else pl.col(label)
     if table[label].dtype == pl.String:
-        known = known.str.strip_chars().replace("", None)
+        known = known.str.strip_chars().replace({"": None, "-": "-" if "+" in table[label] else None})  # - of SNLI
     kept = table.filter(known.is_not_null())
     if kept.is_empty() and len(table):
         raise CorpusError(
             f"{source}: '{label}' is empty in all {len(table):,} rows", fix="name another: --columns label=NAME"
         )
     missing = len(table) - len(kept)
-    return kept, [f"{counted(missing, 'item')} without a label left out"] if missing else []
+    dash = " or with '-'" if table[label].dtype == pl.String and "-" in {*table[label]} - {*kept[label]} else ""
+    return kept, [f"{counted(missing, 'item')} without a label{dash} left out"] if missing else []
 
 
 def _split_of(folder: Path, given: Mapping[str, str]) -> tuple[dict[str, pl.DataFrame], bool] | None:

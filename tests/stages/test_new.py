@@ -1641,7 +1641,6 @@ def test_a_damaged_table_of_embeddings(project: Path) -> None:
         (("Happy", "happy", "sad"), "the labels 'Happy' and 'happy' may be one class, spelled differently"),
         (("no_go", "no go", "sad"), "the labels 'no go' and 'no_go' may be one class, spelled differently"),
         (("nan", "happy", "sad"), "the label 'nan' may stand for items whose class is not known"),
-        (("-", "entailment", "neutral"), "the label '-' may stand for items whose class is not known"),  # of SNLI
         (
             ("a;b", "b ; c", "a"),
             "the label 'a;b' (and 1 more) may be several, and is a class of its own; give each item one",
@@ -1694,6 +1693,18 @@ def test_rows_without_a_label_are_left_out_and_lines_are_those_of_the_file(
         (table.write_csv if suffix == ".csv" else table.write_json)(tmp_path / f"list{suffix}")
         with pytest.raises(CorpusError, match=rf"list\{suffix}: empty speaker in {place} \(text 8\)"):
             new.run(project, "other", tmp_path / f"list{suffix}", encoder="llama-micro")
+
+
+@pytest.mark.parametrize("suffix", [".csv", ".jsonl"])
+@pytest.mark.parametrize("label", ["label", "gold_label"])
+def test_a_dash_is_no_label(project: Path, tmp_path: Path, suffix: str, label: str) -> None:
+    """As of SNLI, where it says that annotators do not agree."""
+    rows = [{"text": f"text {number}", label: ("neutral", "entailment", "-", "")[number % 4]} for number in range(12)]
+    table = pl.DataFrame(rows)
+    (table.write_csv if suffix == ".csv" else table.write_ndjson)(tmp_path / f"list{suffix}")
+    made = new.run(project, "mine", tmp_path / f"list{suffix}", encoder="llama-micro")
+    assert made.doubts[0] == "6 items without a label or with '-' left out"
+    assert dict(manifest_of(made)["label"].value_counts().iter_rows()) == {"neutral": 3, "entailment": 3}
 
 
 @pytest.mark.parametrize("kind", ["table", "folder", "embeddings"])

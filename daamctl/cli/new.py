@@ -40,7 +40,7 @@ def command(
         typer.Option(
             metavar="COLUMN=NAME,...",
             help="Columns of a table or data set, e.g. label=EmoClass,speaker=SpkrID, or a template of several, e.g. "
-            "'text={title} {body},path=wavs/{id}.wav'.",
+            "'text={title} {body},path=wavs/{id}.wav'; braces also hold a name with a comma.",
         ),
     ] = None,
 ) -> None:
@@ -81,7 +81,7 @@ def _pairs(option: str, text: str | None) -> dict[str, str]:
     for item in filter(None, re.split(r",(?=[^,=]*=)", text or "")):
         code, sign, name = (part.strip(" ,") for part in item.partition("="))
         if not (code and sign and name) or code in pairs or ("," in name and "{" not in name):
-            example = "01=neutral,02=calm" if option == "--labels" else "label=EmoClass,speaker=SpkrID"
+            example = "01=neutral,02=calm" if option == "--labels" else "label=Class,'text={a, b}' for a column 'a, b'"
             raise ConfigError(f"{option} takes A=B, each A once, got '{item}'", fix=f"e.g. {example}")
         pairs[code] = name
     return pairs

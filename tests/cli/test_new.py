@@ -15,7 +15,7 @@ from daamctl.cli.new import _pairs
 from daamctl.config import load_config, read_yaml
 from daamctl.encoders.encoder_size import shape_of
 from daamctl.errors import ConfigError
-from daamctl.stages import check, inventory
+from daamctl.stages import check, inventory, new
 
 
 def texts(folder: Path) -> Path:
@@ -67,6 +67,17 @@ def test_pairs(text: str, pairs: dict[str, str] | None) -> None:
             _pairs("--columns", text)
     else:
         assert _pairs("--columns", text) == pairs
+
+
+def test_names_of_columns_with_commas_stand_in_braces(project: Path, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError) as caught:
+        _pairs("--columns", "label=class, new")
+    assert caught.value.fix == "e.g. label=Class,'text={a, b}' for a column 'a, b'"
+    items = [f"notice {number},{'ab'[number % 2]}" for number in range(8)]
+    (tmp_path / "list.csv").write_text("\n".join(['"text, short","class, new"', *items]))
+    columns = _pairs("--columns", "text={text, short},label={class, new}")
+    made = new.run(project, "mine", tmp_path / "list.csv", columns=columns, encoder="llama-micro")
+    assert made.facts["classes"] == "a 4, b 4"
 
 
 def test_other_pipelines_are_no_concern(project: Path, tmp_path: Path) -> None:

@@ -20,6 +20,7 @@ import polars as pl
 
 from daamctl.config.corpus_keys import TABLES
 from daamctl.corpora.conll import part_files
+from daamctl.corpora.file_names import LIST_THEM
 from daamctl.corpora.files import SUFFIXES, alike, files_below, lines_of, match_names, one_hot, read_table, read_text
 from daamctl.corpora.groups import part_of
 from daamctl.errors import CorpusError
@@ -116,6 +117,10 @@ def naming_table(files: Sequence[Path], paths: Sequence[str]) -> NamingTable | N
             split = part_files(file.parent).values()
         except CorpusError:
             continue
+        spaced = table.width == 1 and " " in table.columns[0].strip() and part_of(file.stem) is None
+        if spaced:  # as lists of RAF-DB and CUB
+            lines = pl.Series([*table.columns, *table.to_series()], dtype=pl.String)
+            table = lines.str.extract_groups(r"^\s*(\S+).*\s(\S+)\s*$").struct.unnest()
         plain = table.select(name for name, kind in table.schema.items() if not kind.is_nested())
         for column in plain.select(pl.col(pl.String)):
             names = column.unique().drop_nulls()
@@ -123,13 +128,14 @@ def naming_table(files: Sequence[Path], paths: Sequence[str]) -> NamingTable | N
             others = [name for name in plain.columns if name != column.name]
             may_label = alike("label", others) or any(2 * plain[name].n_unique() <= len(plain) for name in others)
             rank = 10 * len(names) >= 9 * len(table), hits
-            if may_label and rank > most and 3 * hits > len(paths) and 2 * hits > len(names):
+            if (may_label or spaced) and rank > most and 3 * hits > len(paths) and 2 * hits > len(names):
                 where = file.parent if len(split) > 1 and file in split else file
-                read = f"--from {where}{_columns_of(column.name, plain, paths)}"
+                read = LIST_THEM if spaced else f"--from {where}{_columns_of(column.name, plain, paths)}"
                 if PurePosixPath(column.name).name in keys:
                     each = "" if where == file else " of each part"
                     read = f"write the names of the columns into the first line{each}; then --from {where}"
-                best, most = NamingTable(f"{file} names {hits:,} of the files in '{column.name}'", read), rank
+                place = ", and spaces separate its columns" if spaced else f" in '{column.name}'"
+                best, most = NamingTable(f"{file} names {hits:,} of the files{place}", read), rank
     return best
 
 

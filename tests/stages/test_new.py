@@ -640,6 +640,19 @@ def test_paths_of_another_machine(
     assert found["path"].to_list() == [f"{folder}/audio/{name}.wav" for name in names]
 
 
+@pytest.mark.parametrize("cell", ["{0} {1}", "{1} {0}"])
+def test_a_list_with_spaces_between_its_columns_is_told(project: Path, tmp_path: Path, cell: str) -> None:
+    """As RAF-DB has labels behind the files, and CUB numbers before them."""
+    for number in range(8):
+        write_image(tmp_path / "images" / f"train_{number:05}.png", number)
+    lines = [cell.format(f"train_{number:05}.png", number % 2) for number in range(8)]
+    (tmp_path / "list.txt").write_text("\n".join(lines))
+    told = r"but .*list\.txt names 8 of the files, and spaces separate its columns"
+    with pytest.raises(CorpusError, match=told) as caught:
+        new.run(project, "faces", tmp_path)
+    assert caught.value.fix == f"read that: {LIST_THEM}"
+
+
 def test_a_table_beside_names_with_labels_is_told(project: Path, voices: Path) -> None:
     """As Fluent Speech Commands is unpacked: the folders are named after speakers."""
     (voices / "lists").mkdir()

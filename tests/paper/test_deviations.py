@@ -211,6 +211,8 @@ def with_values(values: Mapping[str, Any], switch: SettingSwitch) -> Config:
         (18, config(finetunes=["ia3"], finetune={"search": "none"}), AS_PUBLISHED),
         (18, config(finetunes=["ia3"], train={"search": "none"}), AS_PUBLISHED),
         (18, config(finetunes=["ia3"], train={"steps": None, "epochs": 10, "batch_size": 8}), CORRECTED),
+        (48, config(), AS_PUBLISHED),
+        (48, config(download={"corpus": "embeddings"}), NOT_HERE),  # whose last layer is not known
         (49, config(finetunes=["ia3"], finetune_settings={"ia3": {"encoder_dropout": True}}), AS_PUBLISHED),
         (42, config(), CORRECTED),
         (58, config(("daam-v1",)), AS_PUBLISHED),

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from daamctl.artifacts.results import Fold
 from daamctl.errors import ArtifactError
 from daamctl.evaluation.importance import Map, layer_importance, mean_density
+from daamctl.methods import SINGLE_LAYER
 
 
 class FoldMaps(NamedTuple):
@@ -110,7 +111,9 @@ def read_scores(folds: Sequence[Fold], maps: Sequence[FoldMaps]) -> MethodLayerS
     _check_shapes(folds, "layer weights", sorted({found["trained"].shape for found in weights}))
     trained = np.array([found["trained"] for found in weights], dtype=float)
     untrained = np.array([found["untrained"] for found in weights], dtype=float)
-    layers = scored[0].result["run"]["layers"]
+    layers, method = scored[0].result["run"]["layers"], scored[0].result["run"]["method"]
+    if method in SINGLE_LAYER[:2]:  # the choice is the training, and the refit begins with it: before, all are alike
+        untrained[:] = 1 / len(layers)
     return MethodLayerScores("weight", scored, layers, trained, untrained, trained.mean(axis=0), untrained.mean(axis=0))
 
 

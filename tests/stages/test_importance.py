@@ -155,21 +155,24 @@ def test_a_density_that_does_not_vary_ranks_no_layer(layout):
     assert list(summary["audit"]["not_audited"]) == ["daam-v1"]
 
 
-def test_scores_and_their_stability(layout):
+@pytest.mark.parametrize("method", ["weighted-sum", "best-layer", "ridge-best-layer"])
+def test_scores_and_their_stability(layout, method):
     rng = np.random.default_rng(0)
     weights = {"trained": rng.random((5, 6)).astype(np.float32), "untrained": np.full((5, 6), 1 / 6, np.float32)}
-    write_method(layout, CONFIG, "weighted-sum", density_shape=None, changes={"run.layers": list(range(1, 7))})
-    for index, fold in enumerate(read_folds(layout.method("weighted-sum"))):
+    if method != "weighted-sum":  # a refit begins with the layer that was chosen
+        weights["untrained"] = weights["trained"]
+    write_method(layout, CONFIG, method, density_shape=None, changes={"run.layers": list(range(1, 7))})
+    for index, fold in enumerate(read_folds(layout.method(method))):
         save_file({name: values[index] for name, values in weights.items()}, fold.folder / "layer_weights.safetensors")
         seal_fold(fold.folder)
-    config = CONFIG.model_copy(update={"methods": ("none", "weighted-sum", "daam-v1", "mha")})
+    config = CONFIG.model_copy(update={"methods": ("none", method, "daam-v1", "mha")})
     summary = json.loads(importance.run(layout, config).read_text())
     assert summary["without_score"] == {
         "none": "it has neither a density nor one weight per layer", "mha": "it has no finished fold",
     }  # fmt: skip
-    entry = summary["scores"]["weighted-sum"]
-    assert (entry["kind"], entry["tau_with_untrained"]) == ("weight", None)
-    values = [row.value for row in made(layout).by_layer("weighted-sum", "weight").values()]
+    entry = summary["scores"][method]
+    assert (entry["kind"], entry["learned"], entry["tau_with_untrained"]) == ("weight", True, None)
+    values = [row.value for row in made(layout).by_layer(method, "weight").values()]
     assert values == pytest.approx(weights["trained"].mean(axis=0))
     assert entry["stability"]["pairs"] == 10
     assert entry["stability_untrained"]["pairs"] == 0

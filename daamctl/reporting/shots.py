@@ -122,13 +122,19 @@ def _sentence(found: Sequence[Point]) -> str:
         text += f" The best method is the reference {_where(own)}."
     if len(own) == len(found):
         return text
-    differing = []
+    differing, doubtful = [], []
     for point in found:
         compared = [point.against.get(name) for name in point.best]
         if all(one and one.is_significant for one in compared):
             differing.append(point)
+            trials = [point.over_trials[name] for name in point.best if name in point.over_trials]
+            if any(low <= 0 <= high for _, low, high, _ in trials):
+                doubtful.append(point)
     end = _where(differing) if differing else f"for no {'other ' if own else ''}number of shots"
-    return f"{text} The best method differs from the reference by more than chance {end}."
+    text += f" The best method differs from the reference by more than chance {end}."
+    if doubtful:
+        text += f" This holds for these trained models; over trials, the difference may be chance {_where(doubtful)}."
+    return text
 
 
 def _where(points: Sequence[Point]) -> str:

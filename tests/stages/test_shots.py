@@ -49,13 +49,17 @@ def test_no_pipeline_may_have_the_name_of_the_report(family: Path) -> None:
 
 
 def test_where_the_reference_is_best_it_is_said() -> None:
-    def point(number: int | None, best: str, p: float) -> Any:
+    def point(number: int | None, best: str, p: float, *trials: float) -> Any:
         f1, gap = SimpleNamespace(mean=0.5, low=0.4, high=0.6), SimpleNamespace(is_significant=p <= 0.05)
         found = SimpleNamespace(
             scores=SimpleNamespace(figure=lambda *_: f1), comparison=SimpleNamespace(reference="mean")
         )
         against = {name: gap for name in best.split() if name != "mean"}
-        return SimpleNamespace(name=str(number), shots=number, best=best.split(), evaluation=found, against=against)
+        over_trials = {name: (0.1, *trials, 2) for name in against if trials}
+        return SimpleNamespace(
+            name=str(number), shots=number, best=best.split(), evaluation=found, against=against,
+            over_trials=over_trials,
+        )  # fmt: skip
 
     text = reporting._sentence([point(4, "lora", 0.3), point(16, "mean", 1.0)])
     assert text.endswith(
@@ -80,6 +84,14 @@ def test_where_the_reference_is_best_it_is_said() -> None:
     assert text.endswith(
         "]. The best method is the reference for 1 shot. The best method differs from the reference by more than "
         "chance for 8 shots and with all sentences."
+    )
+    # over trials, which only some pipelines have
+    text = reporting._sentence(
+        [point(4, "lora", 0.3, -0.2, 0.4), point(8, "lora mha", 0.01, 0.0, 0.2), point(16, "lora", 0.01, 0.1, 0.3)]
+    )
+    assert text.endswith(
+        "differs from the reference by more than chance for 8 and 16 shots. This holds for these trained models; over "
+        "trials, the difference may be chance for 8 shots."
     )
 
 

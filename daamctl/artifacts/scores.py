@@ -6,7 +6,6 @@ marks such as *undertrained*.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
@@ -19,7 +18,7 @@ from numpy.typing import NDArray
 
 from daamctl.artifacts.audit import AUDIT
 from daamctl.artifacts.layer_sets import LAYERS
-from daamctl.data.sign_flip import sign_flip_floor
+from daamctl.data.sign_flip import detectable_effect, sign_flip_floor, units_to_detect
 from daamctl.errors import ArtifactError
 from daamctl.store.tables import read_frame
 
@@ -126,15 +125,16 @@ class Compared:
         """`detectable`, unless so few units allow no p as small as `ALPHA`, however large the difference."""
         return None if sign_flip_floor(self.units or 0) > ALPHA else self.detectable
 
-    @property
-    def units_needed(self) -> int | None:
-        """About how many units would detect a difference of this size; None if that is not known.
+    def units_needed(self, alpha: float = ALPHA) -> int | None:
+        """About how many units would detect a difference of this size with 80 % power; None if that is not known.
 
-        The detectable difference falls with the square root of the number of units.
+        Args:
+            alpha: two-sided level of this comparison, e.g. `ALPHA` over the size of its family.
         """
         if not self.detectable or not self.difference or self.units is None:
             return None
-        return math.ceil(self.units * (self.detectable / self.difference) ** 2)
+        effect = abs(self.difference) / self.detectable * detectable_effect(self.units, ALPHA)
+        return units_to_detect(effect, alpha)
 
     def turned(self) -> Compared:
         """The same, second minus first."""

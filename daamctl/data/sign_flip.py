@@ -91,6 +91,39 @@ def sign_flip_floor(n: int, *, one_sided: bool = False) -> float:
     return exact if n <= EXACT_FLIPS_UP_TO else max(exact, 1 / (RANDOM_FLIPS + 1))
 
 
+def power_of(effect: float, n: int, alpha: float) -> float:
+    """Power of a two-sided t-test of n differences with a mean of `effect` standard deviations (Cohen 1988, chapter 2)."""
+    from scipy import special  # most commands start without it
+
+    limit = -special.stdtrit(n - 1, alpha / 2) if alpha > 0 else np.inf  # scipy gives minus infinity
+    below = np.nan_to_num(special.nctdtr(n - 1, effect * n**0.5, (limit, -limit)))  # NaN far in the tail
+    return float(1 - below[0] + below[1])
+
+
+@lru_cache  # every pair of methods has the same n
+def detectable_effect(n: int, alpha: float, power: float = 0.8) -> float:
+    """Mean in standard deviations that a t-test of n differences detects with a given power, by bisection."""
+    low, high = 0.0, 1.0
+    while power_of(high, n, alpha) < power:
+        low, high = high, 2 * high
+    while (middle := (low + high) / 2) not in (low, high):
+        low, high = (low, middle) if power_of(middle, n, alpha) >= power else (middle, high)
+    return high
+
+
+def units_to_detect(effect: float, alpha: float, power: float = 0.8) -> int:
+    """How many differences with a mean of `effect` standard deviations the sign-flip test needs for a power.
+
+    It is the number of the t-test, at the largest p-value up to alpha that the signs of so few differences allow.
+    """
+    from scipy import special
+
+    n = max(2, int(((special.ndtri(1 - alpha / 2) + special.ndtri(power)) / effect) ** 2))  # were the spread known
+    while power_of(effect, n, alpha - alpha % sign_flip_floor(n) if n <= EXACT_FLIPS_UP_TO else alpha) < power:
+        n += 1
+    return n
+
+
 def all_sets(units: Floats) -> Floats:
     """Sums over every set of units, the empty one first: (U, K) -> (2^U, K)."""
     sums = np.zeros((1, units.shape[1]))

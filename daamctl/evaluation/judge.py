@@ -30,7 +30,6 @@ from daamctl.artifacts.predictions import (
 from daamctl.artifacts.scores import ALPHA, Compared
 from daamctl.artifacts.statistics import Interval, NonInferiority
 from daamctl.data.item_names import groups_in_names
-from daamctl.data.sign_flip import sign_flip_floor
 from daamctl.data.spans import is_tag
 from daamctl.data.task import FIGURES, TASKS, Task
 from daamctl.errors import ConfigError, first_few
@@ -244,12 +243,9 @@ def _comparable(
 
 def _units_needed(lead: Compared, models: int) -> int | None:
     """Units that a verdict on the lead takes with 80 % power; None if it is given, or the number is not known."""
-    if lead.units_needed is None or lead.units is None or lead.p is None:
-        return lead.units_needed
     level = ALPHA / (models - 1)  # see `tie_tiers`
-    # with fewer units, no combination of signs is rare enough, however large the lead
-    needed = max(lead.units_needed, next(number for number in range(2, 100) if sign_flip_floor(number) <= level))
-    return None if lead.p <= level or needed <= lead.units else needed
+    needed = None if lead.p is not None and lead.p <= level else lead.units_needed(level)
+    return None if needed is None or lead.units is None or needed <= lead.units else needed
 
 
 def _in_sentences(rows: Sequence[pl.DataFrame], names: Sequence[str]) -> tuple[list[pl.DataFrame], list[str]]:

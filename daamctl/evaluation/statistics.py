@@ -12,7 +12,6 @@ The sign-flip test is in `daamctl.data.sign_flip`. All p-values are two-sided.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -20,7 +19,7 @@ from numpy.typing import ArrayLike, NDArray
 from scipy import special
 
 from daamctl.artifacts.statistics import CorrectedTTest
-from daamctl.data.sign_flip import Floats, finite
+from daamctl.data.sign_flip import Floats, detectable_effect, finite
 
 
 def nadeau_bengio(
@@ -92,24 +91,7 @@ def minimal_detectable_difference(
     array = finite(differences)
     n = len(array)
     std = float(array.std(ddof=1)) if n > 1 else 0.0
-    return std * _effect(n, alpha, power) if std > 1e-12 else None
-
-
-@lru_cache  # every pair of methods has the same n
-def _effect(n: int, alpha: float, power: float) -> float:
-    """Standardised difference that a two-sided t-test of n differences detects with a given power, by bisection."""
-    limit = -special.stdtrit(n - 1, alpha / 2)
-
-    def reached(effect: float) -> bool:
-        below = np.nan_to_num(special.nctdtr(n - 1, effect * np.sqrt(n), (limit, -limit)))  # NaN far in the tail
-        return bool(1 - below[0] + below[1] >= power)
-
-    low, high = 0.0, 1.0
-    while not reached(high):
-        low, high = high, 2 * high
-    while (middle := (low + high) / 2) not in (low, high):
-        low, high = (low, middle) if reached(middle) else (middle, high)
-    return high
+    return std * detectable_effect(n, alpha, power) if std > 1e-12 else None
 
 
 def grouped_means(values: ArrayLike, groups: ArrayLike, classes: ArrayLike | None = None) -> Floats:

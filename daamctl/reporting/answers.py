@@ -223,7 +223,7 @@ def _more_units(evaluation: Evaluation, family: Family, best: Compared) -> list[
         size = max(one.size for one in (family, evaluation.comparison.family) if one is not None)
         needed = next(n for n in count(2) if sign_flip_floor(n) * size <= family.alpha)
         return [f"Add {unit}s: with {number}, no lead can be significant. {needed} would do."]
-    enough = best.units_needed
+    enough = best.units_needed(family.alpha / family.size)  # the strictest step of Holm's correction
     if best.difference <= 0 or enough is None or enough <= number:
         return []
     most = max(MOST_UNITS, 10 * number)

@@ -1,10 +1,14 @@
-"""Tiers of methods that may be the best."""
+"""Tiers of methods that may be the best, and how many units tell a lead."""
 
 from __future__ import annotations
 
 from itertools import combinations
 
+import numpy as np
+import pytest
+
 from daamctl.artifacts.scores import ALL_PAIRS, Compared, Scores, frame_of, tie_tiers
+from daamctl.evaluation.statistics import minimal_detectable_difference
 
 
 def pairs_of(values: dict[str, float], apart: set[str]) -> list[Compared]:
@@ -46,3 +50,23 @@ def test_tiers_of_a_run_are_over_all_pairs() -> None:
     scores = Scores(frames={"comparisons": frame_of("comparisons", [*rows, other])})
     assert scores.tiers("accuracy") == {"a": 1, "b": 1, "c": 2}
     assert scores.tiers("balanced_accuracy") == {}
+
+
+@pytest.mark.parametrize("level", [0.05, 0.05 / 4])
+@pytest.mark.parametrize(("units", "effect"), [(5, 1.0), (6, 0.4), (10, 0.7), (20, 0.5), (6, 1.5)])
+def test_as_many_units_as_told_find_the_lead_in_four_of_five_samples(units: int, effect: float, level: float) -> None:
+    rng = np.random.default_rng(0)
+    spread = rng.normal(size=units)
+    spread /= spread.std(ddof=1)
+    found = {"detectable": minimal_detectable_difference(spread), "difference": -effect, "units": units}
+    lead = Compared(first="a", second="b", metric="accuracy", first_value=0.0, second_value=effect, **found)
+    needed = lead.units_needed(level)
+    assert needed is not None
+    drawn = rng.normal(effect, 1.0, (2000, needed))
+    if needed < 14:
+        signs = np.array(np.meshgrid(*[[-1.0, 1.0]] * needed)).reshape(needed, -1)
+    else:
+        signs = rng.choice([-1.0, 1.0], (needed, 4000))
+    p = (np.abs(drawn @ signs) >= np.abs(drawn.sum(axis=1, keepdims=True)) - 1e-9).mean(axis=1)
+    # whole numbers, and p-values of few signs, leave a little more
+    assert 0.78 <= (p <= level).mean() <= (0.83 if needed > 20 else 0.9)

@@ -258,6 +258,15 @@ class Fold:
         return Rule(selection, to_the_end, searched, bool(train.get("refit")) and held_out and to_the_end)
 
     @property
+    def num_fitted(self) -> int:
+        """Number of clips that the tested weights were trained on: after a refit also those of the held-out group."""
+        run, meta = self.result["run"], self.result["meta"]
+        # where the held-out group has chosen an epoch, nothing is trained again
+        chosen = run["dev_group"] is not None and self.result["metrics"].get("selected_epoch") is None
+        refit = chosen and run["config"]["train"].get("refit")
+        return meta["num_train_clips"] + (meta["num_dev_clips"] if refit else 0)
+
+    @property
     def label(self) -> str:
         """The method's name as shown beside a figure, with important caveats.
 

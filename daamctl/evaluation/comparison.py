@@ -84,7 +84,7 @@ class _Data:
         folds: fold numbers, shape (N,).
         units: unit of each item, shape (N,); None without a unit.
         n_test: number of test clips, one per fold.
-        n_train: number of training clips, one per fold.
+        n_train: number of clips that the models were trained on, one per fold.
     """
 
     targets: ClassIds
@@ -97,6 +97,8 @@ class _Data:
 
 def item_table(folds: Sequence[Fold], items: Sequence[Items]) -> pl.DataFrame:
     """Test items of one method over folds and seeds, in the columns of `SCHEMA`; n_test and n_train count clips.
+
+    n_train counts what the tested weights were trained on.
 
     Args:
         items: scored items of each fold, in the same order.
@@ -120,10 +122,23 @@ def item_table(folds: Sequence[Fold], items: Sequence[Items]) -> pl.DataFrame:
     return pl.concat(parts)
 
 
+def with_least_trained(tables: Mapping[str, pl.DataFrame]) -> dict[str, pl.DataFrame]:
+    """Tables with the n_train of each fold that is the smallest of all methods, which gives the larger p-values.
+
+    Methods of one run differ in it where only some are refitted with the held-out group.
+    """
+    sizes = pl.concat(table.select("fold", "n_train") for table in tables.values())
+    least = sizes.group_by("fold").agg(pl.col("n_train").min())
+    return {
+        name: table.drop("n_train").join(least, on="fold", how="left", maintain_order="left").select(list(SCHEMA))
+        for name, table in tables.items()
+    }
+
+
 def _num_train(fold: Fold, folds: Sequence[Fold]) -> int:
-    """Number of training clips; of few-shot trials the mean over seeds, which draw sentences of different lengths."""
+    """`Fold.num_fitted`; of few-shot trials the mean over seeds, which draw sentences of different lengths."""
     alike = [one for one in folds if one.fold == fold.fold] if fold.is_few_shot else [fold]
-    return round(mean(one.result["meta"]["num_train_clips"] for one in alike))
+    return round(mean(one.num_fitted for one in alike))
 
 
 def speakers_known(table: pl.DataFrame) -> bool:

@@ -271,11 +271,9 @@ def _compare(first: TrainedMethod, second: TrainedMethod, unit: str, command: st
         )
     # compare_methods requires equal numbers of clips. If they differ, use those of the method with the larger share of
     # test clips, which gives the larger p-value.
-    ratios = [
-        float(np.divide(method.facts["data.test_clips"], method.facts["data.train_clips"]).mean())
-        for method in (first, second)
-    ]
-    sizes = (first if ratios[0] >= ratios[1] else second).table.select("fold", "n_test", "n_train").unique("fold")
+    sides = [method.table.select("fold", "n_test", "n_train").unique("fold").sort("fold") for method in (first, second)]
+    ratios = [float((side["n_test"] / side["n_train"]).mean()) for side in sides]  # type: ignore[arg-type]
+    sizes = sides[0] if ratios[0] >= ratios[1] else sides[1]
     tables = {
         method.name: method.table.drop("n_test", "n_train").join(sizes, on="fold", how="left").select(list(SCHEMA))
         for method in (first, second)

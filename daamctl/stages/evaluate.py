@@ -41,7 +41,7 @@ from daamctl.config import Config
 from daamctl.data import METRICS
 from daamctl.data.task import Task
 from daamctl.errors import ArtifactError, first_few
-from daamctl.evaluation.comparison import compare_methods, item_table, method_intervals
+from daamctl.evaluation.comparison import compare_methods, item_table, method_intervals, with_least_trained
 from daamctl.evaluation.consistency import check_method, check_methods, differences
 from daamctl.evaluation.fairness import assess
 from daamctl.evaluation.primary import primary_rows
@@ -117,7 +117,7 @@ def score(layout: Layout, config: Config) -> tuple[Evaluation, pl.DataFrame]:
     run_part = first.result["run"]
     unit = config.evaluate.unit
     main_items = {method: part[unit] for method, part in items.items()}
-    tables = {method: item_table(part, main_items[method]) for method, part in folds.items()}
+    tables = with_least_trained({method: item_table(part, main_items[method]) for method, part in folds.items()})
     fairness = assess(folds, main_items, tables, margin=config.evaluate.margin)
     methods = {
         method: _facts(part, config.seeds_of(stage_of(method)), fairness.methods[method].mark)

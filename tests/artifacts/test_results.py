@@ -1,10 +1,13 @@
-"""How a fold is named beside figures, and what its items are where it does not say."""
+"""How a fold is named beside figures, how its weights were chosen, and how many clips they were trained on."""
 
 from pathlib import Path
 
+import numpy as np
 import pytest
 
-from daamctl.artifacts.results import Fold, Rule, marked
+from daamctl.artifacts.results import Fold, Rule, marked, read_folds
+from daamctl.config import Config
+from tests.fixtures.folds import make_layout, predictions_frame, write_fold
 
 EFFECT = {"tensors": 4, "with_gradient": 4, "output_change": 0.1, "silent": []}
 
@@ -55,3 +58,22 @@ def test_fine_tuning_selects_by_its_schedule(train, finetune, search, rule):
         **({} if search is None else {"search": search}),
     }
     assert Fold(Path("nowhere"), result).rule == rule
+
+
+@pytest.mark.parametrize(
+    ("changes", "number"),
+    [
+        ({}, 400),
+        ({"run.config.train.refit": False}, 300),
+        ({"run.dev_group": None}, 300),
+        ({"metrics.selected_epoch": 3, "run.config.train.steps": None}, 300),  # the held-out group chose it
+        ({"run.config.train": {"selection": "dev-group", "refit": True}}, 400),  # a closed-form probe
+        ({"run.config.train": {"selection": "dev-group", "refit": False}}, 300),
+    ],
+)
+def test_held_out_clips_count_where_the_tested_weights_have_seen_them(changes, number, tmp_path):
+    layout = make_layout(tmp_path)
+    rows = predictions_frame(["u", "v"], [0, 1], np.eye(4)[:2])
+    write_fold(layout, Config(), "none", 1, 1, rows, changes=changes)
+    (fold,) = read_folds(layout.method("none"))
+    assert fold.num_fitted == number

@@ -53,6 +53,7 @@ class Trained:
     seed: int = 1
     fold: int = 1
     is_few_shot: bool = False
+    num_fitted: int = 1000
 
     @property
     def task(self) -> Task:
@@ -60,7 +61,7 @@ class Trained:
 
     @property
     def result(self) -> dict[str, Any]:
-        return {"meta": {"num_test_clips": SOURCES * ITEMS, "num_train_clips": 1000}, "run": {}, "metrics": {}}
+        return {"meta": {"num_test_clips": SOURCES * ITEMS}, "run": {}, "metrics": {}}
 
     def predictions(self) -> pl.DataFrame:
         truth, rng = np.random.default_rng(0), np.random.default_rng([self.seed, int(100 * self.skill)])

@@ -19,7 +19,14 @@ from daamctl.data.sign_flip import paired_sign_flip
 from daamctl.data.task import TASKS, Task
 from daamctl.errors import ArtifactError, UnknownNameError
 from daamctl.evaluation import comparison
-from daamctl.evaluation.comparison import SCHEMA, compare_methods, item_table, method_intervals, not_worse
+from daamctl.evaluation.comparison import (
+    SCHEMA,
+    compare_methods,
+    item_table,
+    method_intervals,
+    not_worse,
+    with_least_trained,
+)
 from daamctl.evaluation.engine import mean_intervals
 from daamctl.evaluation.scoring import items_of
 from daamctl.evaluation.statistics import holm, minimal_detectable_difference, nadeau_bengio
@@ -302,6 +309,12 @@ def test_runs_on_other_items_are_refused(change, message):
     assert "\n" not in error.value.message
 
 
+def test_methods_with_and_without_a_refit_count_the_fewer_clips():
+    refitted, plain = make_table(rng=1).with_columns(pl.col("n_train") + 60), make_table(rng=2)
+    found = of_pair(with_least_trained({"a": refitted, "b": plain}))["accuracy"]
+    assert found == of_pair({"a": make_table(rng=1), "b": plain})["accuracy"]
+
+
 def without_speakers(table):
     return table.with_columns(pl.lit(None, pl.String).alias("speaker"))
 
@@ -430,7 +443,7 @@ def test_table_of_finished_folds(tmp_path):
     assert dict(table.schema) == SCHEMA
     assert table["item"].to_list() == ["u", "v", "w"] * 4
     assert table["correct"].to_list() == [True, True, False] * 4
-    assert table.rows()[3] == ("u", "Ses01M", 1, 2, 0, True, 4, 300)
+    assert table.rows()[3] == ("u", "Ses01M", 1, 2, 0, True, 4, 400)  # 300, and the held-out 100 in the refit
     clips = item_table(folds, [items_of(fold.predictions(), "clip") for fold in folds])
     assert clips["item"].to_list()[:4] == ["u-c0", "v-c1", "v-c2", "w-c3"]
     values = of_pair({"x": table, "y": table})["accuracy"]

@@ -92,7 +92,8 @@ def test_swapped_sides_swap_signs_and_keep_p(tmp_path):
     both = [part.table.group_by("fold", "item").agg(pl.col("correct").mean()) for part in (left, right)]
     gaps = both[0].join(both[1], on=["fold", "item"]).group_by("fold", maintain_order=True)
     gaps = gaps.agg(gap=(pl.col("correct") - pl.col("correct_right")).mean())["gap"].to_list()
-    tested, trained_on = ([meta[f"num_{part}_clips"] for meta in sizes] for part in ("test", "train"))
+    tested = [meta["num_test_clips"] for meta in sizes]
+    trained_on = [meta["num_train_clips"] + meta["num_dev_clips"] for meta in sizes]  # both, after a refit
     assert of(there).p_folds == pytest.approx(nadeau_bengio(gaps, tested, trained_on).p)
     assert any("the test over folds uses the larger one" in note for note in there.notes)
     one_way, other_way = of(there), of(back)

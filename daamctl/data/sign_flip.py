@@ -92,7 +92,7 @@ def sign_flip_floor(n: int, *, one_sided: bool = False) -> float:
 
 
 def power_of(effect: float, n: int, alpha: float) -> float:
-    """Power of a two-sided t-test of n differences with a mean of `effect` standard deviations (Cohen 1988, chapter 2)."""
+    """Power of a two-sided t-test of n differences whose mean is `effect` standard deviations (Cohen 1988, ch. 2)."""
     from scipy import special  # most commands start without it
 
     limit = -special.stdtrit(n - 1, alpha / 2) if alpha > 0 else np.inf  # scipy gives minus infinity

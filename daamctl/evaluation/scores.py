@@ -9,8 +9,10 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
+import numpy as np
 import polars as pl
 
 from daamctl.artifacts.evaluation import read_evaluation
@@ -25,6 +27,7 @@ from daamctl.data.task import Task
 from daamctl.errors import ArtifactError, UnknownNameError
 from daamctl.evaluation.comparison import MethodIntervals, speakers_known
 from daamctl.evaluation.scoring import UNITS, Items, join, score_predictions
+from daamctl.methods import CLOSED_FORM
 from daamctl.store.files import csv_text
 from daamctl.store.tables import write_frame
 
@@ -49,6 +52,8 @@ def method_rows(
     task = folds[0].task
     for unit in UNITS:
         metrics: dict[str, list[float]] = {}
+        of_seeds: dict[int, list[Items]] = {}
+        solved: dict[int, list[Items]] = {}  # fold -> what its seeds answered
         for fold, part in zip(folds, items[unit], strict=True):
             values = task.score(part)
             if unit == "clip":  # epochs are scored per clip
@@ -56,11 +61,18 @@ def method_rows(
                 values |= {name: one for name, one in recorded.items() if one is not None and math.isfinite(one)}
             run: dict[str, Any] = {"method": method, "fold": fold.fold, "seed": fold.seed, "unit": unit}
             run |= {"test_group": fold.result["run"]["test_group"], "items": len(part)}
+            of_seeds.setdefault(fold.seed, []).append(part)
+            # the seeds of a closed-form probe are one fit, unless they draw other items to train on
+            others = solved.setdefault(fold.fold, []) if method in CLOSED_FORM else []
+            repeated = any(np.array_equal(part.outputs, one.outputs) for one in others)
+            others.append(part)
             for metric, value in values.items():
-                metrics.setdefault(metric, []).append(float(value))
+                own = metrics.setdefault(metric, [])
+                if not repeated:
+                    own.append(float(value))
                 rows["scores"].append({**run, "metric": metric, "value": float(value)})
         joined = join(items[unit])
-        pooled = task.score(joined)
+        pooled = [task.score(join(parts)) for parts in of_seeds.values()]  # ECE and F1 are no means over items
         for metric in (*task.metrics, BEST_ON_TEST, LAST):
             if metric not in metrics:
                 continue
@@ -69,7 +81,7 @@ def method_rows(
                 "mean": level.mean,
                 "std": level.std,
                 "runs": level.n,
-                "pooled": pooled.get(metric),
+                "pooled": fmean(one[metric] for one in pooled) if metric in pooled[0] else None,
             }
             interval = found.metrics.get(metric) if unit == main else None
             if interval is not None:

@@ -401,15 +401,16 @@ def _measured(found: _Trained, kind: Kind, chosen: Sequence[Fold]) -> MeasuredSc
         )
     number = len({fold.seed for fold in chosen})
     tested, over = item, f", over {evaluation.num_folds} folds"
+    of = f" Figures are of the {item}s of all folds together; the report gives means over folds."
     if evaluation.num_folds == 1:
-        tested, over = f"{item} of the official test part", ""
+        tested, over, of = f"{item} of the official test part", "", ""
     times = f"once per seed ({number} seeds)" if number > 1 else "once"
     clusters = max((one.n_clusters for one in intervals.metrics.values()), default=0)
     return MeasuredScores(
         figures=figures,
         n=sum(map(len, items[unit])) // number,
         item=item,
-        protocol=f"Every {tested} was classified {times}, by a model that was not trained on it{over}; {rule}. "
+        protocol=f"Every {tested} was classified {times}, by a model that was not trained on it{over}; {rule}.{of} "
         "The mean of several models itself was not measured.",
         clusters=counted(clusters, intervals.word) if clusters else None,
         recalls=dict(zip(evaluation.classes, recalls(scores.confusion(method)), strict=True)),

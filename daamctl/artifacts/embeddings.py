@@ -107,7 +107,8 @@ def with_keys(head: EmbeddingsMetadata, clips: ClipTable) -> EmbeddingsMetadata:
 
 def _key(head: EmbeddingsMetadata, **of: str) -> str:
     """Content key of the encoder, its settings, and what it embeds."""
-    decisive = {name: head.encoder[name] for name in DECISIVE[head.modality] if name in head.encoder}
+    known = (*DECISIVE[head.modality], "equal_lengths")  # recorded where earlier versions gave other vectors
+    decisive = {name: head.encoder[name] for name in known if name in head.encoder}
     if head.encoder.get("pooling") == "all-frames":
         decisive["pad_to_s"] = head.settings["segment"]["max_duration_s"]
     return content_key({"format": FORMAT, **of, "encoder": decisive, "settings": head.settings.get("extract", {})})

@@ -119,6 +119,7 @@ class Encoder(ABC):
         ends_in_layer: whether the model's output is that of its last layer, or of the norm after it.
         equal_length_batches: whether a batch may only hold items of one length, because padding would change an item's
             result.
+        was_padded: whether earlier versions padded them nevertheless; then the vectors need another content key.
     """
 
     modality: ClassVar[Modality]
@@ -132,6 +133,7 @@ class Encoder(ABC):
     has_final_norm: bool
     ends_in_layer: bool
     equal_length_batches: bool = False
+    was_padded: bool = False
 
     pooler: LayerPooler | StatePooler
     _copies: torch.cuda.Stream | None = None

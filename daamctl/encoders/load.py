@@ -157,6 +157,8 @@ def open_encoder(
         facts["widths"] = list(encoder.widths)
     if hasattr(encoder.model, "set_attention_type"):  # BigBird's, which the short texts of the trial have made full
         facts["attention_type"] = encoder.model.attention_type
+    if encoder.was_padded:
+        facts["equal_lengths"] = True
     if (cut := cut_of(model.config)) is not None:
         facts["cut"] = {"highest_layer": cut.highest_layer, "of_layers": cut.of_layers}
     if loaded.pooler is not None:

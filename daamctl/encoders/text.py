@@ -68,7 +68,12 @@ class TextEncoder(Encoder):
             if not self.first or self.is_close(of_texts[:1], of_texts[1:]):
                 raise EncoderError(f"{self.what} {why}", fix="set extract.pooling to valid-frames or last-token")
         # A model that mixes positions but ignores the mask would see the padding of its neighbours.
-        self.equal_length_batches = not self.is_close(self.pool(trial[1:])[0], self.pool(trial)[0][1:])
+        heeds_mask = self.is_close(self.pool(trial[1:])[0], self.pool(trial)[0][1:])
+        # The longest text of a batch chooses the factors of LongRoPE for all; the trial is too short to show it.
+        rope = getattr(model.config, "rope_parameters", None) or {}
+        switches = rope.get("rope_type") == "longrope" and rope["original_max_position_embeddings"] < self.max_tokens
+        self.equal_length_batches = switches or not heeds_mask
+        self.was_padded = switches and heeds_mask
         # A padding mask keeps torch from its fastest attention on GPUs; after a causal one, padding changes nothing.
         self.sends_mask = not (self.device.startswith("cuda") and self.ignores_padding(trial))
 

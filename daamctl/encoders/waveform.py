@@ -28,12 +28,14 @@ class WaveformEncoder(SpeechEncoder):
         if not hasattr(config, "conv_kernel"):
             raise EncoderError(f"{self.what} ({type(model).__name__}) has no waveform front end")
         # Group norm in the front end averages over time, padding included: such models get equal lengths and no mask.
-        # Other convolutions leak padding into the clip, even with a mask: data2vec's stacked ones for positions, and
-        # those in the layers of a Conformer.
+        # Other convolutions leak padding into the clip, even with a mask: data2vec's stacked ones for positions, those
+        # in the layers of a Conformer, and HuBERT's one for positions after a batch norm, which gives padding its bias.
         norm, kind = getattr(config, "feat_extract_norm", "layer"), config.model_type
-        padding_leaks = norm == "group" or kind in ("data2vec-audio", "wav2vec2-conformer")
+        by_batch_norm = norm != "group" and getattr(config, "conv_pos_batch_norm", False)
+        padding_leaks = norm == "group" or by_batch_norm or kind in ("data2vec-audio", "wav2vec2-conformer")
         self.masked = not padding_leaks and not self.all_frames
         self.equal_length_batches = padding_leaks and not self.all_frames
+        self.was_padded = by_batch_norm and not self.all_frames
         self.convolutions = list(zip(config.conv_kernel, config.conv_stride, strict=True))
         self.discover([trial_clip(4 * self.min_samples)])
 

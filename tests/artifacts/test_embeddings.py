@@ -76,10 +76,10 @@ def test_settings_of_a_feature_extractor_are_in_the_key_where_vectors_depend_on_
     encoder: dict[str, Any] = dict.fromkeys(names)
     plain, *of_features = (
         embeddings._key(head(encoder={**encoder, **more}), clips="c")
-        for more in ({}, {"features": "a"}, {"features": "b"})
+        for more in ({}, {"features": "a"}, {"features": "b"}, {"equal_lengths": True})
     )
     assert plain == content_key({"format": 1, "clips": "c", "encoder": encoder, "settings": {"seed": 0}})
-    assert len({plain, *of_features}) == 3
+    assert len({plain, *of_features}) == 4
 
 
 @pytest.mark.parametrize("dtype", ["float16", "float32"])

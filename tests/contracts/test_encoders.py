@@ -34,6 +34,7 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
     "wavlm-group": ("wavlm", GROUP),
     "hubert-stable": ("hubert", STABLE),
     "hubert-group": ("hubert", GROUP),
+    "hubert-batch-norm": ("hubert", {**POST, "conv_pos_batch_norm": True}),
     "wav2vec2-stable": ("wav2vec2", STABLE),
     "wav2vec2-post": ("wav2vec2", POST),
     "conformer-stable": ("wav2vec2-conformer", STABLE),
@@ -60,7 +61,7 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
         },
     ),
 }
-EQUAL_LENGTHS = {"wavlm-group", "hubert-group", "data2vec-audio", "conformer-stable"}
+EQUAL_LENGTHS = {"wavlm-group", "hubert-group", "hubert-batch-norm", "data2vec-audio", "conformer-stable"}
 NAMES = list(CASES)
 LENGTHS = (9000, 5000, 7000)
 TOLERANCE = {"atol": 2e-5, "rtol": 1e-4}
@@ -130,7 +131,7 @@ def reference(case: str, wave: Tensor, *, final_norm: bool = True, frames: int |
 
 
 def test_every_family_is_met() -> None:
-    assert len(NAMES) == 11
+    assert len(NAMES) == 12
     of_mels = {"wav2vec2-bert", "parakeet_encoder", "audio-spectrogram-transformer"}  # test_filterbank, -_spectrogram
     towers = {"qwen2_audio_encoder", "audioflamingo3_encoder", "voxtral_encoder"}  # tests/encoders: test_whisper
     assert {kind for kind, _ in CASES.values()} | of_mels | towers | {"speecht5"} == set(SPEECH_TYPES)  # test_audio

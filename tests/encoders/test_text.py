@@ -243,6 +243,20 @@ def test_a_model_that_does_not_heed_the_mask_gets_equal_lengths() -> None:
     assert encoder.equal_length_batches
 
 
+def test_texts_of_a_model_whose_positions_depend_on_the_longest_of_a_batch_get_equal_lengths(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """LongRoPE: beside a longer text, a short one would be read by the factors for long ones."""
+    rope = {"rope_type": "longrope", "short_factor": [1.0] * 4, "long_factor": [4.0] * 4}
+    monkeypatch.setitem(
+        CASES, "phi3", ("phi3", {**SIZES, "rope_parameters": rope, "original_max_position_embeddings": 40}, "")
+    )
+    assert encoder_of("phi3").equal_length_batches
+    assert encoder_of("phi3").was_padded
+    assert not encoder_of("phi3", max_tokens=40).equal_length_batches
+    assert not encoder_of("llama").was_padded
+
+
 def test_long_texts_are_cut_at_their_end() -> None:
     encoder = encoder_of("bert", tokenizer=marked_tokenizer(), max_tokens=10, pool_special_tokens=True)
     ids, cut = encoder.tokens(["12345678", "123456789", ""], encoder.max_tokens)

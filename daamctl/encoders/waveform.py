@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from daamctl.encoders.cut import skip
 from daamctl.encoders.speech import SpeechEncoder, trial_clip
 from daamctl.errors import EncoderError
 
@@ -36,6 +37,8 @@ class WaveformEncoder(SpeechEncoder):
         self.masked = not padding_leaks and not self.all_frames
         self.equal_length_batches = padding_leaks and not self.all_frames
         self.was_padded = by_batch_norm and not self.all_frames
+        if getattr(model, "adapter", None) is not None:  # follows the final norm, and is no layer
+            skip(model.adapter)
         self.convolutions = list(zip(config.conv_kernel, config.conv_stride, strict=True))
         self.discover([trial_clip(4 * self.min_samples)])
 

@@ -37,6 +37,7 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
     "hubert-batch-norm": ("hubert", {**POST, "conv_pos_batch_norm": True}),
     "wav2vec2-stable": ("wav2vec2", STABLE),
     "wav2vec2-post": ("wav2vec2", POST),
+    "wav2vec2-stable-adapter": ("wav2vec2", {**STABLE, "add_adapter": True, "output_hidden_size": 12}),
     "conformer-stable": ("wav2vec2-conformer", STABLE),
     "unispeech-stable": ("unispeech", STABLE),
     "unispeech-sat-stable": ("unispeech-sat", STABLE),
@@ -131,7 +132,7 @@ def reference(case: str, wave: Tensor, *, final_norm: bool = True, frames: int |
 
 
 def test_every_family_is_met() -> None:
-    assert len(NAMES) == 12
+    assert len(NAMES) == 13
     of_mels = {"wav2vec2-bert", "parakeet_encoder", "audio-spectrogram-transformer"}  # test_filterbank, -_spectrogram
     towers = {"qwen2_audio_encoder", "audioflamingo3_encoder", "voxtral_encoder"}  # tests/encoders: test_whisper
     assert {kind for kind, _ in CASES.values()} | of_mels | towers | {"speecht5"} == set(SPEECH_TYPES)  # test_audio

@@ -29,6 +29,9 @@ BYTE_TOKENS: dict[str, Any] = {"pad_token_id": 0, "bos_token_id": 1, "eos_token_
 LETTER_PAIRS = tuple((a, b) for a in string.ascii_lowercase for b in string.ascii_lowercase)
 """Merges of `byte_tokenizer` for random weights: averaged over single bytes, vectors hardly distinguish topics."""
 
+POSITIONS = ("max_position_embeddings", "max_encoder_position_embeddings", "max_seq_len")
+"""Settings of a model that state its number of positions; the last two are LED's and MPT's."""
+
 
 class TextEncoder(Encoder):
     """Pools the layers of a text model.
@@ -166,12 +169,11 @@ class TextEncoder(Encoder):
 def model_limit(model: Any, tokenizer: Any) -> int:
     """Longest input in tokens: the lower of the tokenizer's limit and the model's positions; unlimited without both."""
     limits = [int(tokenizer.model_max_length), sys.maxsize]
-    positions = getattr(model.config, "max_position_embeddings", None)
-    if positions is not None and int(positions) > 0:
-        # RoBERTa and its variants start counting positions after the padding id
-        tables = [module for name, module in model.named_modules() if name.endswith("position_embeddings")]
-        offsets = [module.padding_idx + 1 for module in tables if getattr(module, "padding_idx", None) is not None]
-        limits.append(int(positions) - max(offsets, default=0))
+    # RoBERTa and its variants start counting positions after the padding id
+    tables = [module for name, module in model.named_modules() if name.endswith("position_embeddings")]
+    offsets = [module.padding_idx + 1 for module in tables if getattr(module, "padding_idx", None) is not None]
+    stated = [getattr(model.config, name, None) for name in POSITIONS]
+    limits += [int(number) - max(offsets, default=0) for number in stated if number is not None and int(number) > 0]
     return min(limits)
 
 

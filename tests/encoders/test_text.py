@@ -34,6 +34,18 @@ OPT = {
     "max_position_embeddings": 64,
     "do_layer_norm_before": False,
 }
+LED = {
+    "vocab_size": 300,
+    "d_model": 16,
+    "encoder_layers": 3,
+    "decoder_layers": 1,
+    "encoder_attention_heads": 2,
+    "decoder_attention_heads": 2,
+    "encoder_ffn_dim": 24,
+    "decoder_ffn_dim": 24,
+    "attention_window": 8,
+    "max_encoder_position_embeddings": 64,
+}
 # model type, settings, name of its final norm in the model
 CASES: dict[str, tuple[str, dict[str, Any], str]] = {
     "llama": ("llama", SIZES, "norm"),
@@ -266,8 +278,15 @@ def test_long_texts_are_cut_at_their_end() -> None:
     assert [encoder.num_text_tokens(own) for own in ids] == [8, 8, 0]
 
 
-@pytest.mark.parametrize(("case", "limit"), [("bert", 64), ("llama", 64), ("roberta", 63), ("gpt2", 64), ("t5", 4096)])
-def test_the_models_positions_limit_the_length(case: str, limit: int) -> None:
+@pytest.mark.parametrize(
+    ("case", "limit"),
+    [("bert", 64), ("llama", 64), ("roberta", 63), ("gpt2", 64), ("t5", 4096), ("led", 64), ("mpt", 64)],
+)
+def test_the_models_positions_limit_the_length(case: str, limit: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(CASES, "led", ("led", LED, ""))
+    monkeypatch.setitem(
+        CASES, "mpt", ("mpt", {"vocab_size": 300, "d_model": 16, "n_layers": 3, "n_heads": 2, "max_seq_len": 64}, "")
+    )
     encoder = encoder_of(case, max_tokens=4096)
     assert encoder.max_tokens == limit
     ids, _ = encoder.tokens(["x" * 99], encoder.max_tokens)

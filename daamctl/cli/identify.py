@@ -28,16 +28,21 @@ def command(
     if run.json:
         import json
 
-        typer.echo(json.dumps({**asdict(found), "same": found.same}, indent=2))
+        typer.echo(json.dumps({**asdict(found), "same": found.same, "exact": found.exact}, indent=2))
         return
     rows = [
         [str(one.layer), one.state, f"{one.distance:.4f}", one.next_state, f"{one.next_distance:.4f}"]
         for one in found.matches
     ]
     print_table(["layer of the file", "closest", "distance", "second closest", "distance"], rows, right=(2, 4))
-    if found.same:
+    if found.exact:
         how = f"{found.pool}; input {found.reading}; computed in {found.precision}; {found.scale}"
         show_line(f"made by {found.encoder}: {how}; stored as {found.storage} ({found.items} items)")
+    elif found.same:
+        show_line(
+            f"close to {found.encoder}, but not equal, {found.worst:.4f} apart: made by other weights, such as a "
+            f"fine-tuned or later checkpoint, or by arithmetic that was not tried here ({found.items} items)"
+        )
     else:
         show_line(
             f"made by none of these: the closest is {found.encoder}, {found.worst:.4f} apart ({found.items} items)"

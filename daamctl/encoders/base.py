@@ -217,7 +217,7 @@ class Encoder(ABC):
         try:
             inputs, mask = self.collate(trial)
             with torch.inference_mode(), autocast(self.device, self.precision):
-                found = self._find(lambda: self.model(**inputs, output_hidden_states=True), mask.shape[-1])
+                found = self.find(lambda: self.model(**inputs, output_hidden_states=True), mask.shape[-1])
         except (ValueError, RuntimeError, TypeError, LookupError, AttributeError) as error:
             reason = " ".join(str(error).split())[:300]
             half = "use --set extract.weights_dtype=float32" if self.model.dtype != torch.float32 else None
@@ -255,7 +255,7 @@ class Encoder(ABC):
         if not self.is_close(pooled, means):
             raise EncoderError(f"pooling {self.what} does not give the mean of its hidden states on a trial input")
 
-    def _find(self, forward: Callable[[], Any], num_positions: int) -> ModelLayers:
+    def find(self, forward: Callable[[], Any], num_positions: int) -> ModelLayers:
         """Find the layers by running a trial; where there are none, take the library's hidden states."""
         try:
             return find_layers(self.model, forward, self.what)

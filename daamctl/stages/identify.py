@@ -25,7 +25,6 @@ from daamctl.corpora.files import SUFFIXES, files_below, match_names, read_table
 from daamctl.corpora.vector_file import VectorFile, open_vectors
 from daamctl.data.audio import load
 from daamctl.encoders.base import Encoder
-from daamctl.encoders.discovery import find_layers
 from daamctl.encoders.load import open_encoder
 from daamctl.encoders.speech import SpeechEncoder
 from daamctl.encoders.text import TextEncoder
@@ -34,7 +33,7 @@ from daamctl.errors import CorpusError, EncoderError
 SAME = 0.03
 """Largest distance that rounding explains."""
 EXACT = 1e-3
-"""Largest distance that 16 bits of storage explain."""
+"""Largest distance that storage explains; in bfloat16, which keeps 8 bits of a number, up to `2**-8`."""
 READINGS: dict[Modality, tuple[tuple[str, dict[str, Any], float], ...]] = {
     "speech": (
         ("as its feature extractor reads it", {}, 0.0),
@@ -99,6 +98,12 @@ class Identification:
         """Whether every layer differs by no more than rounding, and far less than from the second closest."""
         return self.worst <= SAME and all(3 * match.distance <= match.next_distance for match in self.matches)
 
+    @property
+    def exact(self) -> bool:
+        """Whether they are the same but for storage, or for arithmetic in 16 bits where that is closest."""
+        by_storage = 2**-8 if self.storage == "bfloat16" else EXACT
+        return self.same and (self.worst <= by_storage or self.precision != "float32")
+
 
 def run(
     vectors: Path,
@@ -143,10 +148,10 @@ def run(
         for name in encoders:
             for reading in READINGS[modality]:
                 bar.advance()
-                if best is not None and best.same:
+                if best is not None and best.exact:
                     continue
                 try:
-                    found = _closest(given, sources, file, name, reading, modality, device, "float32")
+                    found = _closest(given, sources, file.layers, storage, name, reading, modality, device, "float32")
                 except EncoderError as error:
                     if reading is READINGS[modality][0]:  # no other works then
                         left_out.append(str(error).splitlines()[0])
@@ -155,12 +160,12 @@ def run(
                 best = found if best is None or found.worst < best.worst else best
     if best is None:
         raise EncoderError("no encoder could be tried: " + "; ".join(left_out))
-    if best.same and best.worst > EXACT:
+    if best.same and best.worst > EXACT:  # arithmetic in 16 bits may be closer
         reading = next(one for one in READINGS[modality] if one[0] == best.reading)
         for precision in ("bfloat16", *(["float16"] if device != "cpu" else [])):
-            found = _closest(given, sources, file, best.encoder, reading, modality, device, precision)
+            found = _closest(given, sources, file.layers, storage, best.encoder, reading, modality, device, precision)
             best = found if found.worst < best.worst else best
-    return replace(best, storage=storage, left_out=tuple(left_out))
+    return replace(best, left_out=tuple(left_out))
 
 
 def _chosen(
@@ -203,7 +208,8 @@ def _rows_of(file: VectorFile, rows: Sequence[int]) -> NDArray[np.float32]:
 def _closest(
     given: NDArray[np.float32],
     sources: Sequence[Any],
-    file: VectorFile,
+    layers: Sequence[int],
+    storage: str,
     name: str,
     reading: tuple[str, dict[str, Any], float],
     modality: Modality,
@@ -234,13 +240,13 @@ def _closest(
         states += [f"layer {max(encoder.layers)} after the final norm"] if encoder.has_final_norm else []
         matches = tuple(
             LayerMatch(layer, states[first], float(apart[row, first]), states[second], float(apart[row, second]))
-            for row, (layer, (first, second)) in enumerate(zip(file.layers, order[:, :2], strict=True))
+            for row, (layer, (first, second)) in enumerate(zip(layers, order[:, :2], strict=True))
         )
         lengths = np.linalg.norm(given, axis=2), np.linalg.norm(ours, axis=2)[:, order[:, 0]]
         ratio = lengths[0] / lengths[1]
         scale = "as they are" if np.abs(ratio - 1).max() < SAME else "multiplied by a factor"
         scale = "scaled to unit length" if np.abs(lengths[0] - 1).max() < EXACT and ratio.std() > EXACT else scale
-        found.append(Identification(name, len(given), words, pool, precision, scale, file.storage, matches))
+        found.append(Identification(name, len(given), words, pool, precision, scale, storage, matches))
     return min(found, key=lambda one: one.worst)
 
 
@@ -253,8 +259,10 @@ def _pooled(encoder: Encoder, source: Any) -> dict[str, NDArray[np.float32]]:
         item = encoder.tokens([source], encoder.max_tokens)[0][0]
     inputs, mask = encoder.collate([item])
     with torch.inference_mode(), autocast(encoder.device, encoder.precision):
-        found = find_layers(encoder.model, lambda: encoder.model(**inputs, output_hidden_states=True), encoder.what)
+        found = encoder.find(lambda: encoder.model(**inputs, output_hidden_states=True), mask.shape[-1])
     last = [found.normed] if encoder.has_final_norm else []
+    if len({state.shape for state in found.states}) > 1:
+        raise EncoderError(f"the layers of {encoder.what} differ in shape, so they cannot be compared with vectors")
     states = torch.stack([state[0].float().cpu() for state in (*found.states, *last)])  # (K, T, D)
     own = states[:, mask[0].cpu().bool()]
     text = isinstance(encoder, TextEncoder)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from copy import deepcopy
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -12,11 +13,13 @@ import pytest
 import soundfile as sf
 import torch
 from torch import Tensor
+from transformers import XLNetConfig, XLNetModel
 from typer.testing import CliRunner
 
 from daamctl.cli.app import app
 from daamctl.config import ExtractConfig
 from daamctl.encoders.load import open_encoder
+from daamctl.encoders.text import BYTE_TOKENS, byte_tokenizer
 from daamctl.errors import CorpusError
 from daamctl.stages import identify
 
@@ -170,6 +173,47 @@ def test_texts_and_unit_length(tmp_path: Path, pool: str, place: Any) -> None:
     assert found.matches[0].state == "layer 2"
     assert found.scale == "scaled to unit length"
     assert len(found.left_out) == 1
+
+
+def test_an_encoder_whose_hidden_states_the_library_gives(tmp_path: Path) -> None:
+    folder = str(tmp_path / "xlnet")
+    torch.manual_seed(0)
+    config = XLNetConfig(vocab_size=300, d_model=16, n_layer=3, n_head=2, d_inner=24, **BYTE_TOKENS)
+    XLNetModel(config).save_pretrained(folder)
+    byte_tokenizer().save_pretrained(folder)
+    encoder = encoder_of(folder)
+    values = [encoder.pool(encoder.tokens([text], 60)[0])[0][0, 1:2] for text in TEXTS]
+    found = identify.run(vectors(tmp_path, values), encoders=[folder], texts=table(tmp_path))
+    assert (found.exact, found.matches[0].state) == (True, "layer 2")
+
+
+def test_weights_that_are_close_are_told_from_equal_ones(tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    model, folders = encoder_of("llama-micro").model, [str(tmp_path / "other"), str(tmp_path / "own")]
+    for folder, change in zip(folders, (0.003, 0.0), strict=True):
+        copied = deepcopy(model)
+        for weight in copied.parameters():
+            weight.data *= 1 + change * torch.randn_like(weight)
+        copied.save_pretrained(folder)
+        encoder_of("llama-micro").tokenizer.save_pretrained(folder)
+    encoder = encoder_of("llama-micro")
+    path = vectors(tmp_path, [encoder.pool(encoder.tokens([text], 60)[0])[0][0, 1:2] for text in TEXTS])
+    found = identify.run(path, encoders=folders[:1], texts=table(tmp_path))
+    assert (found.same, found.exact, found.precision) == (True, False, "float32")
+    result = call(path, "--texts", tmp_path / "texts.csv", "--encoder", folders[0])
+    assert f"close to {folders[0]}, but not equal, {found.worst:.4f} apart: made by other weights" in " ".join(
+        result.stdout.split()
+    )
+    assert identify.run(path, encoders=folders, texts=table(tmp_path)).encoder == folders[1]  # and not the first
+
+
+@pytest.mark.parametrize("format_", [torch.bfloat16, torch.float16])
+def test_storage_in_16_bits_leaves_it_exact(format_: torch.dtype, tmp_path: Path) -> None:
+    encoder = encoder_of("llama-micro")
+    values = [encoder.pool(encoder.tokens([text], 60)[0])[0][0, 1:2].to(format_).float() for text in TEXTS]
+    found = identify.run(vectors(tmp_path, values), encoders=["llama-micro"], texts=table(tmp_path))
+    assert (found.exact, found.precision) == (True, "float32")
+    assert found.worst > 1e-5
 
 
 def test_vectors_need_no_labels(tmp_path: Path) -> None:

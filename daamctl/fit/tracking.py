@@ -37,7 +37,7 @@ from daamctl.compute.progress import Progress
 from daamctl.data.task import TASKS
 from daamctl.errors import ArtifactError
 from daamctl.store.differences import flat
-from daamctl.store.files import locked, sha256_file, write_text
+from daamctl.store.files import locked, sha256_file, write_bytes, write_text
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
@@ -246,12 +246,12 @@ class _Store:
 
         logging.getLogger("alembic").setLevel(logging.WARNING)
         logging.getLogger("mlflow.store.db").setLevel(logging.CRITICAL)  # says in SQL what we say in one line
-        uri = store_uri(self.root)
+        uri, path = store_uri(self.root), self.root / DATABASE
         check_database(self.root)
         # Two processes that create the tables of one SQLite file at the same time make each other fail.
         with self._alone("the tracking store") if uri.startswith("sqlite:") else nullcontext():
-            if uri == _local_uri(self.root) and not (self.root / DATABASE).exists():
-                (self.root / DATABASE).touch()  # a file of SQLite's making could be written by its owner alone
+            if uri == _local_uri(self.root) and not _holds_data(path):
+                _make_database(path)
             client = MlflowClient(uri)
             client.search_experiments(max_results=1)
         return client
@@ -503,9 +503,30 @@ def _has_row(root: Path, name: str, tags: Mapping[str, str]) -> bool:
 
 
 def _rows(path: Path, query: str, *values: str) -> list[Any]:
-    """What is asked of a file of SQLite; nothing is written."""
-    with closing(sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True)) as database:
+    """What is asked of a file of SQLite; nothing is written, unless a process was killed while it wrote."""
+    with closing(sqlite3.connect(f"{path.absolute().as_uri()}?mode=rw", uri=True)) as database:
         return database.execute(query, values).fetchall()
+
+
+def _holds_data(path: Path) -> bool:
+    """Whether there is a store with more than MLflow's migrations write, or one that cannot be read now."""
+    tables = "SELECT name FROM sqlite_master WHERE type = 'table' AND name NOT IN ('alembic_version', 'workspaces')"
+    with suppress(sqlite3.DatabaseError):
+        return path.exists() and any(_rows(path, f'SELECT 1 FROM "{name}" LIMIT 1') for (name,) in _rows(path, tables))
+    return True
+
+
+def _make_database(path: Path) -> None:
+    """Make the project's own store, at once: MLflow takes seconds, and cannot go on if it was interrupted."""
+    from mlflow.store.db.utils import _initialize_tables
+    from sqlalchemy import create_engine
+
+    memory: Any = create_engine("sqlite://")
+    _initialize_tables(memory)  # type: ignore[no-untyped-call]
+    if path.exists():
+        log.warning("%s was left unfinished and holds no runs: it is made again", path)
+    Path(f"{path}-journal").unlink(missing_ok=True)  # of a store that was removed; SQLite would apply it to the new one
+    write_bytes(path.parent, {path.name: memory.raw_connection().driver_connection.serialize()})
 
 
 def send_missing(tracker: Tracker, folds: Iterable[Fold], counter: Progress | None = None) -> None:

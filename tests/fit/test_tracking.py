@@ -404,6 +404,75 @@ def test_a_store_with_a_damaged_page(tmp_path: Path) -> None:
         run_links(tmp_path, "http://127.0.0.1:5000")
 
 
+INTERRUPTED = """
+import os, sys
+from pathlib import Path
+import sqlalchemy
+from mlflow import MlflowClient
+from daamctl.fit.tracking import _Store, store_uri
+root = Path(sys.argv[1])
+
+@sqlalchemy.event.listens_for(sqlalchemy.engine.Engine, "before_cursor_execute")
+def end(connection, cursor, statement, *_):
+    if statement.strip().startswith(sys.argv[2]):
+        os._exit(9)
+
+_Store(root).client if sys.argv[3] == "daamctl" else MlflowClient(store_uri(root)).search_experiments()
+"""
+
+
+@pytest.mark.parametrize("maker", ["daamctl", "MLflow, as earlier versions"])
+@pytest.mark.parametrize(
+    "statement", ["CREATE TABLE runs", "ALTER TABLE _alembic_tmp_runs", "CREATE TABLE logged_models"]
+)
+def test_a_store_whose_making_was_interrupted(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, maker: str, statement: str
+) -> None:
+    fold = make_fold(tmp_path, "demo")
+    ended = subprocess.run([sys.executable, "-c", INTERRUPTED, str(tmp_path), statement, maker], check=False)
+    assert ended.returncode == 9
+    assert (tmp_path / "mlflow.db").exists() == (maker != "daamctl")
+    track.run(tmp_path)
+    assert is_sent(tmp_path, fold)
+    left = f"{tmp_path}/mlflow.db was left unfinished and holds no runs: it is made again"
+    assert [record.message for record in caplog.records if record.levelname == "WARNING"] == [left] * (
+        maker != "daamctl"
+    )
+
+
+WRITER = """
+import os, sqlite3, sys
+database = sqlite3.connect(sys.argv[1])
+database.execute("PRAGMA cache_size = 1")
+database.execute("UPDATE experiments SET lifecycle_stage = 'deleted'")
+database.execute("UPDATE experiments SET artifact_location = hex(zeroblob(200000))")
+os._exit(9)
+"""
+
+
+def test_a_store_whose_writer_was_killed(tmp_path: Path) -> None:
+    folds = [make_fold(tmp_path, "demo", number) for number in (1, 2)]
+    send(tmp_path, folds[0])
+    subprocess.run([sys.executable, "-c", WRITER, str(tmp_path / "mlflow.db")], check=False)
+    (tmp_path / "new").mkdir()
+    shutil.copy(tmp_path / "mlflow.db-journal", tmp_path / "new/mlflow.db-journal")
+    track.run(tmp_path)
+    assert all(is_sent(tmp_path, fold) for fold in folds)
+    (place,) = {run.info.artifact_uri.partition("mlartifacts")[0] for run in runs_of(tmp_path, "demo", kind="fold")}
+    assert place == f"{tmp_path.as_uri()}/"
+    # of a store that was moved away without it
+    assert tracking._Store(tmp_path / "new").client
+    assert counts(tmp_path / "new")["experiments"] == 1  # MLflow's own
+
+
+def test_a_database_that_is_not_ours_is_not_replaced(tmp_path: Path) -> None:
+    with closing(sqlite3.connect(tmp_path / "mlflow.db")) as database:
+        database.execute("CREATE TABLE letters (text TEXT)")
+        database.execute("INSERT INTO letters VALUES ('dear')")
+        database.commit()
+    assert tracking._holds_data(tmp_path / "mlflow.db")
+
+
 @pytest.mark.parametrize("name", ["50%20off", "who?"])
 def test_a_path_that_mlflow_would_misread(tmp_path: Path, caplog: pytest.LogCaptureFixture, name: str) -> None:
     root = tmp_path / name

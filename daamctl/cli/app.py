@@ -57,22 +57,14 @@ class _Group(TyperGroup):
     """Number of the signal that ends it."""
 
     def invoke(self, ctx: Any) -> Any:
-        from daamctl.errors import DaamctlError
+        _Group.running = ctx
+        with _in_one_message(), _end_cleanly():
+            return super().invoke(ctx)
 
-        _Group.running, _Group.signalled = ctx, 0
-        try:
-            with _end_cleanly():
-                return super().invoke(ctx)
-        except (KeyboardInterrupt, Exception) as error:
-            if isinstance(error, KeyboardInterrupt) or _Group.signalled:  # which a library may turn into another error
-                number = _Group.signalled or signal.SIGINT
-                typer.echo(_interrupted(), err=True, nl=False)
-                raise typer.Exit(SIGNALLED + number) from None
-            message = f"{type(error).__name__}: {error}" if isinstance(error, DaamctlError) else _explained(error)
-            if not message:
-                raise
-        typer.echo(message, err=True)
-        raise typer.Exit(EXPECTED_FAILURE)
+    def make_context(self, *args: Any, **more: Any) -> Any:
+        _Group.running, _Group.signalled = None, 0
+        with _in_one_message():  # --version prints here
+            return super().make_context(*args, **more)
 
 
 class _Command(TyperCommand):
@@ -100,6 +92,25 @@ def _interrupted() -> str:
     if ctx.info_name in KEPT and ctx.params.get("force"):
         how = "without --force to resume; with --force it starts over"
     return f"interrupted; {kept}; run the same command again {how}\n"
+
+
+@contextmanager
+def _in_one_message() -> Iterator[None]:
+    """Tell an interruption or an expected error of the block, and exit; let any other error through."""
+    from daamctl.errors import DaamctlError
+
+    try:
+        yield
+    except (KeyboardInterrupt, Exception) as error:
+        if isinstance(error, KeyboardInterrupt) or _Group.signalled:  # which a library may turn into another error
+            number = _Group.signalled or signal.SIGINT
+            typer.echo(_interrupted(), err=True, nl=False)
+            raise typer.Exit(SIGNALLED + number) from None
+        message = f"{type(error).__name__}: {error}" if isinstance(error, DaamctlError) else _explained(error)
+        if not message:
+            raise
+        typer.echo(message, err=True)
+        raise typer.Exit(EXPECTED_FAILURE) from None
 
 
 @contextmanager

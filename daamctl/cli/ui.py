@@ -20,13 +20,17 @@ def command(
     from contextlib import suppress
 
     from daamctl.config import find_root
+    from daamctl.errors import ConfigError
     from daamctl.fit.tracking import run_links, shown_store, store_uri
+    from daamctl.stages.serve import listen
     from daamctl.stages.track import unsent
 
     root = find_root()
     uri = store_uri(root)
     served = uri.startswith("http")
     links = run_links(root, shown_store(root) if served else f"http://{host}:{port}")
+    if not served:
+        listen(host, port).close()  # what else answers there would show the runs of another project under our links
     width = max(map(len, links))
     for name, link in links.items():
         typer.echo(f"{name:<{width}}  {link}")
@@ -43,7 +47,10 @@ def command(
     try:
         while (code := server.poll()) is None:
             time.sleep(0.2)  # a call that only waits might not see Ctrl+C
+        fix = "its messages above say why; repair that, then: daamctl ui"
+        raise ConfigError(f"the server of MLflow has ended by itself, with exit code {code}", fix=fix)
+    except KeyboardInterrupt:
+        typer.echo("stopped", err=True)
     finally:  # by itself MLflow ends seconds after Ctrl+C, with tracebacks
         with suppress(ProcessLookupError):
             os.killpg(server.pid, signal.SIGKILL)
-    raise typer.Exit(code)

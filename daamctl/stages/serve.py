@@ -49,7 +49,7 @@ def run(
         ArtifactError: the model is missing, foreign or damaged.
         EncoderError: the encoder cannot be found or opened.
     """
-    with _listen(host, port) as listening:
+    with listen(host, port) as listening:
         app = make_app(
             ExportedModel.open(folder, encoder=encoder, device=device, coverage=coverage),
             limits or Limits(),
@@ -66,8 +66,8 @@ def run(
             log.info("stopped")
 
 
-def _listen(host: str, port: int) -> socket.socket:
-    """Take the port before the model is opened, which may take long."""
+def listen(host: str, port: int) -> socket.socket:
+    """Take a port, before anything that may take long. Raises ConfigError if the address cannot be used."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     listening = socket.socket(family, socket.SOCK_STREAM)
     listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)

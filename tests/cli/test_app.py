@@ -9,6 +9,7 @@ import os
 import shlex
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -82,6 +83,14 @@ def test_version_and_help() -> None:
     assert result.exit_code == 0
     assert all(name in result.output for name in (*STAGES, "run", "ls", "check", "doctor", "track", "ui"))
     assert call().exit_code == 2  # nothing asked for: help, as a usage error
+
+
+def test_a_full_disk_takes_no_version() -> None:
+    words = [sys.executable, "-m", "daamctl", "--version"]
+    with Path("/dev/full").open("w") as full:
+        done = subprocess.run(words, stdout=full, stderr=subprocess.PIPE, text=True, check=False)
+    told = "ArtifactError: [Errno 28] No space left on device\n  free space, then run it again\n"
+    assert (done.returncode, done.stderr) == (3, told)
 
 
 @pytest.mark.parametrize(
@@ -689,7 +698,16 @@ def test_ui_without_runs_and_with_a_server(project: Path, monkeypatch: pytest.Mo
     monkeypatch.delenv("MLFLOW_SERVER_ENABLE_JOB_EXECUTION")
     monkeypatch.setattr(tracking, "run_links", lambda _, address: {"demo": f"{address}/#/experiments/1/runs"})
     monkeypatch.setattr(track, "unsent", lambda _: "2 of 9 finished folds are not in MLflow")
+    with socket.socket() as used:
+        used.bind(("127.0.0.1", 0))
+        used.listen()
+        port = used.getsockname()[1]
+        result = call("ui", "--port", str(port))
+    told = f"ConfigError: cannot listen on 127.0.0.1:{port}: it is in use\n  choose another --port or --host\n"
+    assert (result.exit_code, result.stdout, result.stderr) == (3, "", told)
     result = call("ui", "--port", "5001")
+    assert result.exit_code == 0
+    assert result.stderr.endswith("\nstopped\n")
     assert killed == [(123, signal.SIGKILL)]
     assert result.stderr.startswith("2 of 9 finished folds are not in MLflow\n")
     assert result.stdout == (
@@ -701,6 +719,11 @@ def test_ui_without_runs_and_with_a_server(project: Path, monkeypatch: pytest.Mo
     monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://host:1")
     assert call("ui").stdout == "demo  http://host:1/#/experiments/1/runs\n"
     assert len(started) == 1
+    monkeypatch.delenv("MLFLOW_TRACKING_URI")
+    monkeypatch.setattr(Server, "poll", lambda _: 0)
+    result = call("ui", "--port", "5001")
+    assert result.exit_code == 3
+    assert "the server of MLflow has ended by itself, with exit code 0\n  its messages above say why" in result.stderr
 
 
 def test_errors_of_an_artifact_carry_their_fix(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -74,6 +74,7 @@ def prepare(*, verbose: bool = False) -> None:
         handler.setFormatter(logging.Formatter("%(asctime)s %(message)s", "%H:%M:%S"))
     logging.basicConfig(level=logging.WARNING, handlers=[handler], force=True)
     logging.getLogger("urllib3").setLevel(logging.ERROR)  # daamctl reports its retries
+    logging.getLogger("matplotlib").setLevel(logging.ERROR)  # it warns of a home folder that cannot be written
     logging.getLogger("daamctl").setLevel(logging.DEBUG if verbose else logging.INFO)
     # transformers passes a bool padding mask with a float bias, for which torch warns on every WavLM call
     warnings.filterwarnings("ignore", message="Support for mismatched key_padding_mask and attn_mask")

@@ -244,8 +244,11 @@ def _hub() -> str:
     """Cached models of the Hugging Face hub."""
     from huggingface_hub.constants import HF_HUB_CACHE, HF_HUB_OFFLINE
 
-    folders = Path(HF_HUB_CACHE).glob("models--*")
-    cached = sorted(folder.name.removeprefix("models--").replace("--", "/") for folder in folders)
+    try:
+        names = [path.name for path in Path(HF_HUB_CACHE).iterdir()] if Path(HF_HUB_CACHE).is_dir() else []
+    except OSError as error:
+        return f"cache {HF_HUB_CACHE} cannot be read: {error.strerror}; to use another folder: export HF_HOME=FOLDER"
+    cached = sorted(name.removeprefix("models--").replace("--", "/") for name in names if name.startswith("models--"))
     offline = "offline (HF_HUB_OFFLINE); " if HF_HUB_OFFLINE else ""
     return f"{offline}cache {HF_HUB_CACHE}: {', '.join(cached) or 'no models'}"
 

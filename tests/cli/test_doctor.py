@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import re
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,7 @@ from daamctl.methods import METHODS, contract, rebuild
 from daamctl.methods.activity_check import gradient_sizes
 from daamctl.methods.attentive import AttentivePooling
 from daamctl.methods.contract import Case, Finding
+from daamctl.stages import doctor
 from daamctl.stages.doctor import examine_method
 from tests.fixtures.embeddings import write_embeddings
 
@@ -280,3 +282,13 @@ def test_one_dead_start_is_no_fault_of_the_method(project: Path) -> None:
     assert any(dead)
     assert not all(dead)
     assert pipeline(project, text).exit_code == 0
+
+
+def test_a_cache_that_cannot_be_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(path: Path) -> None:
+        raise PermissionError(errno.EACCES, "Permission denied", str(path))
+
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", "/root/hub")
+    monkeypatch.setattr(Path, "is_dir", refuse)
+    told = "cache /root/hub cannot be read: Permission denied; to use another folder: export HF_HOME=FOLDER"
+    assert doctor._hub() == told

@@ -54,3 +54,11 @@ def test_a_backend_of_a_notebook_that_is_not_installed_stops_no_command() -> Non
     environment = os.environ | {"MPLBACKEND": "module://matplotlib_inline.backend_inline"}
     done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True)
     assert done.stdout.strip().lower() == "agg"
+
+
+def test_a_home_that_cannot_be_written_is_no_matter() -> None:
+    script = "from daamctl.compute.environment import prepare; prepare(); import matplotlib as m; m.get_configdir()"
+    missing = ("MPLCONFIGDIR", "XDG_CONFIG_HOME", "XDG_CACHE_HOME")
+    given = {name: value for name, value in os.environ.items() if name not in missing} | {"HOME": "/dev/null"}
+    done = subprocess.run([sys.executable, "-c", script], env=given, capture_output=True, text=True, check=True)
+    assert done.stderr == ""

@@ -12,6 +12,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from tempfile import mkdtemp
 from typing import Any
 
 from daamctl.adapters import stage_of
@@ -91,7 +92,7 @@ def run(root: Path, first: str, second: str, *, unit: str | None = None) -> Path
         unit: "utterance" or "clip"; None: `evaluate.unit` of the sides, which must agree.
 
     Returns:
-        Path of comparison.json.
+        Path of comparison.json; in a temporary folder if the project cannot be written.
 
     Raises:
         UnknownNameError: the pipeline, run, method or row does not exist.
@@ -126,7 +127,12 @@ def run(root: Path, first: str, second: str, *, unit: str | None = None) -> Path
         result=result,
     )
     path = root / "data" / "compare" / _folder(first, second) / "comparison.json"
-    write_record(path, report.as_json())
+    try:
+        write_record(path, report.as_json())
+    except ArtifactError as error:  # the project of somebody else, who lets others read it
+        path = Path(mkdtemp(prefix="daamctl-")) / path.name
+        logger.warning("%s. It is written to %s instead", error.message, path)
+        write_record(path, report.as_json())
     logger.info("comparison: %s", path)
     return path
 

@@ -48,7 +48,7 @@ from daamctl.evaluation.scoring import score_predictions
 from daamctl.fit.features import Features, load_features
 from daamctl.methods.ridge import LARGEST_SYSTEM
 from daamctl.planning.leaks import corpus_facts
-from daamctl.store.files import write_json
+from daamctl.store.files import check_writable, write_json
 
 logger = logging.getLogger(__name__)
 
@@ -89,6 +89,8 @@ def run(layout: Layout, config: Config) -> Path:
             "balanced over groups), because the embeddings do not fit in memory or train.features=stream keeps them "
             "on disk."
         )
+    path = layout.stage("preflight") / "preflight.json"
+    check_writable(path.parent)
     known = corpus_facts(layout, features)
     with progress(known.num_checks, "checking the data", "checks") as bar:
         x = features.x if isinstance(features.x, StoredVectors) else features.x.numpy()
@@ -149,7 +151,6 @@ def run(layout: Layout, config: Config) -> Path:
         "checks": [{**asdict(finding), "examples": list(finding.examples)} for finding in findings],
         "verdict": {"case": case, "text": text, "rule": RULE},
     }
-    path = layout.stage("preflight") / "preflight.json"
     write_json(path, result)
     return path
 

@@ -52,7 +52,7 @@ from daamctl.methods.probes import ridge_best_layer, ridge_concat, ridge_last, r
 from daamctl.methods.settings import Sizes
 from daamctl.reporting.protocols import document
 from daamctl.reporting.write import write_report
-from daamctl.store.files import content_key, kept_path, open_kept
+from daamctl.store.files import check_writable, content_key, kept_path, open_kept
 from daamctl.store.provenance import code_hash
 
 log = logging.getLogger(__name__)
@@ -169,6 +169,8 @@ def run(layout: Layout, config: Config, *, names: Sequence[str] = ()) -> Path:
     reference = next(iter(possible))
     chosen = [name for name in possible if not names or name in (*names, reference)]
     folds = {name: folds_of(name, possible, features.clips, config) for name in chosen}
+    folder = layout.stage("protocols")
+    check_writable(folder)
     tables = _probed(layout, config, features, folds)
     result = Protocols(
         run=layout.run_name,
@@ -181,7 +183,6 @@ def run(layout: Layout, config: Config, *, names: Sequence[str] = ()) -> Path:
         train={name: config.section("train")[name] for name in settings_names("train", AppliesTo.PROBES)},
         rows=_scores(tables, folds, reference, task),
     )
-    folder = layout.stage("protocols")
     write_protocols(folder, result)
     return write_report(folder, document(result))
 

@@ -230,6 +230,12 @@ def write_text(path: Path, text: str) -> None:
         temporary.write_text(text, encoding="utf-8")
 
 
+def check_writable(folder: Path) -> None:
+    """Refuse before long work, not after it, where a file cannot be written. Raises ArtifactError as `atomic_path`."""
+    write_text(folder / ".check", "")
+    (folder / ".check").unlink(missing_ok=True)  # of another process that checks, too
+
+
 def write_bytes(folder: Path, files: Mapping[str, bytes]) -> None:
     """Write files into a folder, each atomically."""
     for name, data in files.items():
@@ -250,6 +256,7 @@ def read_json(path: Path, *, fix: str | None = None) -> Any:
 
     Raises:
         ArtifactError: the file is missing or is not JSON.
+        PermissionError: this user may not read it, which does not mean that it is damaged.
     """
     try:
         return json.loads(path.read_text(encoding="utf-8"))
@@ -257,6 +264,8 @@ def read_json(path: Path, *, fix: str | None = None) -> Any:
         raise ArtifactError(f"no file {path}", fix=fix, path=path) from error
     except ValueError as error:
         raise ArtifactError(f"{path} is not valid JSON: {error}", fix=fix, path=path) from error
+    except PermissionError:
+        raise
     except OSError as error:
         raise ArtifactError(f"{path} cannot be read: {error.strerror or error}", fix=fix, path=path) from error
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
+import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -199,3 +201,18 @@ def test_an_undertrained_side_is_told(made: Path) -> None:
     assert "two/mha (undertrained)" in printed
     assert "- two/mha: undertrained: " in printed
     assert "significant" not in text + printed
+
+
+def test_a_project_that_cannot_be_written_is_compared_all_the_same(made: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    shown = call("one", "two").stdout.splitlines()
+    stored = call("one", "two", "--json").stdout
+    shutil.rmtree(made / "data/compare")
+    (made / "data/compare").touch()
+    monkeypatch.setattr(tempfile, "tempdir", str(made))
+    result = call("one", "two")
+    assert (result.exit_code, result.stdout.splitlines()[:-1]) == (0, shown[:-1])
+    (path,) = made.glob("daamctl-*/comparison.json")
+    assert path.read_text() == stored
+    refused = f"cannot write {made}/data/compare/one__two/comparison.json: "
+    assert refused in result.stderr
+    assert f". It is written to {path} instead\n" in result.stderr

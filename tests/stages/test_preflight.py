@@ -438,3 +438,13 @@ def test_dry_run_prints_settings_and_writes_nothing(project: Path) -> None:
     assert result.exit_code == 0
     assert "unit: clip" in result.stdout
     assert not (project / "data").exists()
+
+
+def test_a_project_that_cannot_be_written_is_refused_before_the_work(
+    layout: Layout, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write(layout, Config(), *make_set())
+    layout.stage("preflight").parent.touch()
+    monkeypatch.setattr(preflight, "corpus_facts", None)
+    with pytest.raises(ArtifactError, match=r"cannot write .*preflight.*\n  a file is where a folder should be"):
+        preflight.run(layout, Config())

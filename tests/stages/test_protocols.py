@@ -25,7 +25,7 @@ from daamctl.cli.app import app
 from daamctl.config import Config, DownloadConfig, load_config
 from daamctl.config.keys import probe_settings
 from daamctl.corpora.groups import assign_groups
-from daamctl.errors import ConfigError, CorpusError, UnknownNameError
+from daamctl.errors import ArtifactError, ConfigError, CorpusError, UnknownNameError
 from daamctl.evaluation.consistency import protocols_otherwise
 from daamctl.fit.features import load_features
 from daamctl.reporting.document import Text
@@ -353,3 +353,14 @@ def test_groups_by_sentence(disjoint: str) -> None:
         assert rows["group"].n_unique() == 9
     with pytest.raises(CorpusError, match="needs the sentence of every utterance"):
         _group_by_sentence(corpus().drop("sentence"), "speech", settings, lambda *words: json.dumps(words))
+
+
+def test_a_project_that_cannot_be_written_is_refused_before_the_work(
+    trained: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = load_config(trained, "tiny")
+    layout = Layout.of(trained, "tiny", config)
+    monkeypatch.setattr(protocols, "_probed", None)
+    monkeypatch.setattr(Layout, "stage", lambda *_: trained / "params.yaml" / "protocols")
+    with pytest.raises(ArtifactError, match=r"cannot write .*\n  a file is where a folder should be"):
+        protocols.run(layout, config, names=["speakers"])

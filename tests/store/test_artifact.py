@@ -175,3 +175,14 @@ def test_whoever_reads_the_record_reads_the_tensors(tmp_path: Path) -> None:
         artifact.seal(new, Result("k", 1))
     modes = {path.stat().st_mode for path in artifact.folder.iterdir()}
     assert modes == {artifact.path.stat().st_mode}
+
+
+def test_what_this_user_may_not_read_is_not_taken_for_damaged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    make(tmp_path)
+
+    def refuse(path: Path, **_: object) -> str:
+        raise PermissionError(errno.EACCES, "Permission denied", str(path))
+
+    monkeypatch.setattr(Path, "read_text", refuse)
+    with pytest.raises(PermissionError):
+        artifact_in(tmp_path).keep()

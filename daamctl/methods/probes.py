@@ -1,4 +1,4 @@
-"""Closed-form probes: ridge classifiers of one layer, of the mean of the layers, and of all layers.
+"""Closed-form probes: ridge classifiers of one layer, of the mean of the standardised layers, and of all layers.
 
 A trained fusion should reach at least their accuracy. They are solved (`daamctl.methods.ridge`), so they cannot be
 undertrained and do not depend on a seed. Only the penalty is chosen, and for `ridge-best-layer` the layer:
@@ -26,7 +26,7 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from daamctl.errors import MethodError
-from daamctl.methods.base import FusionClassifier, Traits, at_least_float32
+from daamctl.methods.base import FusionClassifier, Standardize, Traits, at_least_float32
 from daamctl.methods.ridge import (
     LARGEST_SYSTEM,
     PENALTIES,
@@ -251,6 +251,41 @@ class VectorProbe(RidgeProbe):
         self.decoder.set([scaling], [path.weights(chosen.penalty)], path.intercept, chosen.penalty)
 
 
+class MeanProbe(VectorProbe):
+    """A probe of the mean of the layers, each of which is standardised first.
+
+    Trained methods read standardised layers, too. In a mean of raw layers the one with the largest values, often the
+    last, would hide the others.
+    """
+
+    standardize: Standardize
+
+    def __init__(self, sizes: Sizes) -> None:
+        super().__init__(WeightedSum(num_layers=sizes.num_layers, learned=False), [self._mean], sizes)
+        self.standardize = Standardize.empty("feature", sizes.num_layers, sizes.embed_dim)
+
+    def _solve(self, train: Layers, dev: Layers | None) -> Solution:
+        self._measure(train)
+        return super()._solve(train, dev)
+
+    def _fit(self, clips: Layers, chosen: Candidate) -> None:
+        self._measure(clips)
+        super()._fit(clips, chosen)
+
+    def _measure(self, clips: Layers) -> None:
+        for index in range(len(self.standardize.mean)):
+            scaling = _scaling(clips.layer(index))
+            self.standardize.mean[index] = scaling.mean + scaling.rest
+            self.standardize.scale[index] = scaling.scale
+
+    def _mean(self, clips: Layers) -> Tensor:
+        # one layer at a time, because all of them may be on disk and larger than memory
+        means, total = self.standardize.mean, torch.zeros(())
+        for index, (mean, scale) in enumerate(zip(means, self.standardize.scale, strict=True)):
+            total = total + (at_least_float32(clips.layer(index)) - mean) * scale
+        return total / len(means)
+
+
 class AverageProbe(RidgeProbe):
     """A probe of every layer, all with the same penalty; the mean of their scores classifies."""
 
@@ -452,14 +487,6 @@ def _layer(index: int, clips: Layers) -> Tensor:
     return clips.layer(index)
 
 
-def _mean(num_layers: int, clips: Layers) -> Tensor:
-    # one layer at a time, because all of them may be on disk and larger than memory
-    total = at_least_float32(clips.layer(0)).clone()
-    for index in range(1, num_layers):
-        total += clips.layer(index)
-    return total / num_layers
-
-
 def ridge_last(sizes: Sizes) -> FusionClassifier:
     """Closed-form probe: a ridge classifier of the last stored layer."""
     return VectorProbe(LastLayer(), [partial(_layer, sizes.num_layers - 1)], sizes)
@@ -472,9 +499,8 @@ def ridge_best_layer(sizes: Sizes) -> FusionClassifier:
 
 
 def ridge_mean(sizes: Sizes) -> FusionClassifier:
-    """Closed-form probe: a ridge classifier of the mean of the layers."""
-    fusion = WeightedSum(num_layers=sizes.num_layers, learned=False)
-    return VectorProbe(fusion, [partial(_mean, sizes.num_layers)], sizes)
+    """Closed-form probe: a ridge classifier of the mean of the standardised layers."""
+    return MeanProbe(sizes)
 
 
 def ridge_concat(sizes: Sizes) -> FusionClassifier:

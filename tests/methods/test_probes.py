@@ -52,7 +52,7 @@ def fitted(method, x, y, penalty, layer=None):
     view = {
         "ridge-last": lambda x: x[:, -1],
         "ridge-best-layer": lambda x: x[:, layer],
-        "ridge-mean": lambda x: x.mean(1),
+        "ridge-mean": lambda other: ((other - x.mean(0)) / x.std(0)).mean(1),  # standardised as in training
         "ridge-concat": lambda x: x.reshape(len(x), -1),
     }[method]
     scores = ridge(view(x), y, penalty)
@@ -110,7 +110,7 @@ def test_without_a_held_out_group_each_clip_is_left_out(method, shape):
                 "ridge-average": [z[:, one] for one in range(NUM_LAYERS)],
                 "ridge-last": [z[:, -1]],
                 "ridge-best-layer": [z[:, layer or 0]],
-                "ridge-mean": [(x.mean(1) - x.mean(1).mean(0)) / x.mean(1).std(0)],
+                "ridge-mean": [z.mean(1) / z.mean(1).std(0)],
                 "ridge-concat": [z.reshape(len(z), -1)],
             }[method]
             scores = []

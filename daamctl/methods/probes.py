@@ -213,10 +213,10 @@ class VectorProbe(RidgeProbe):
 
     Args:
         fusion: maps (B, L, D) to that vector (B, D); a `ChosenLayer` if there are several candidates.
-        vectors: the candidates; each returns (N, D) for N clips.
+        vectors: the candidates; each returns (N, D) for N clips, by statistics that it takes from those with `fit`.
     """
 
-    def __init__(self, fusion: nn.Module, vectors: Sequence[Callable[[Layers], Tensor]], sizes: Sizes) -> None:
+    def __init__(self, fusion: nn.Module, vectors: Sequence[Callable[..., Tensor]], sizes: Sizes) -> None:
         super().__init__(fusion, StandardizedLinear((sizes.embed_dim,), num_classes=sizes.num_classes))
         self._vectors = tuple(vectors)
 
@@ -226,10 +226,10 @@ class VectorProbe(RidgeProbe):
         # only the best candidate of a penalty is kept: weights of all layers may not fit into memory
         best: dict[float, tuple[Candidate, Scaling, Tensor, Tensor]] = {}  # for each penalty
         for index, vector in enumerate(self._vectors):
-            x = vector(train)
+            x = vector(train, fit=True)
             scaling = _scaling(x)
             path = RidgePath(scaling(x), train.y, len(self.decoder.bias))
-            held = None if dev is None else scaling(vector(dev))
+            held = None if dev is None else scaling(vector(dev, fit=False))
             for penalty in PENALTIES:
                 weights = path.weights(penalty)
                 scores = loo_scores(path, path.left_out(penalty)) if held is None else held @ weights + path.intercept
@@ -245,7 +245,7 @@ class VectorProbe(RidgeProbe):
         return solution
 
     def _fit(self, clips: Layers, chosen: Candidate) -> None:
-        x = self._vectors[chosen.layer or 0](clips)
+        x = self._vectors[chosen.layer or 0](clips, fit=True)
         scaling = _scaling(x)
         path = RidgePath(scaling(x), clips.y, len(self.decoder.bias))
         self.decoder.set([scaling], [path.weights(chosen.penalty)], path.intercept, chosen.penalty)
@@ -264,26 +264,16 @@ class MeanProbe(VectorProbe):
         super().__init__(WeightedSum(num_layers=sizes.num_layers, learned=False), [self._mean], sizes)
         self.standardize = Standardize.empty("feature", sizes.num_layers, sizes.embed_dim)
 
-    def _solve(self, train: Layers, dev: Layers | None) -> Solution:
-        self._measure(train)
-        return super()._solve(train, dev)
-
-    def _fit(self, clips: Layers, chosen: Candidate) -> None:
-        self._measure(clips)
-        super()._fit(clips, chosen)
-
-    def _measure(self, clips: Layers) -> None:
-        for index in range(len(self.standardize.mean)):
-            scaling = _scaling(clips.layer(index))
-            self.standardize.mean[index] = scaling.mean + scaling.rest
-            self.standardize.scale[index] = scaling.scale
-
-    def _mean(self, clips: Layers) -> Tensor:
+    def _mean(self, clips: Layers, *, fit: bool) -> Tensor:
         # one layer at a time, because all of them may be on disk and larger than memory
-        means, total = self.standardize.mean, torch.zeros(())
-        for index, (mean, scale) in enumerate(zip(means, self.standardize.scale, strict=True)):
-            total = total + (at_least_float32(clips.layer(index)) - mean) * scale
-        return total / len(means)
+        known, total = self.standardize, torch.zeros(())
+        for index in range(len(known.mean)):
+            x = at_least_float32(clips.layer(index))
+            if fit:
+                scaling = _scaling(x)
+                known.mean[index], known.scale[index] = scaling.mean + scaling.rest, scaling.scale
+            total = total + (x - known.mean[index]) * known.scale[index]
+        return total / len(known.mean)
 
 
 class AverageProbe(RidgeProbe):
@@ -483,8 +473,8 @@ def _sharpness(scores: Tensor, y: Tensor) -> float:
     return high
 
 
-def _layer(index: int, clips: Layers) -> Tensor:
-    return clips.layer(index)
+def _layer(index: int, clips: Layers, **_: bool) -> Tensor:
+    return clips.layer(index)  # without statistics
 
 
 def ridge_last(sizes: Sizes) -> FusionClassifier:

@@ -112,8 +112,8 @@ def _fusion(metadata: WeightsMetadata, tensors: Mapping[str, Tensor]) -> FusionC
 
     def build() -> FusionClassifier:
         model = rebuild(metadata.method, **sizes, **metadata.settings)
-        if metadata.standardize is not None:
-            model.standardize = Standardize.empty(metadata.standardize, num_layers, embed_dim)
+        kind = metadata.standardize  # None: also of a `ridge-mean` that earlier versions solved on raw layers
+        model.standardize = nn.Identity() if kind is None else Standardize.empty(kind, num_layers, embed_dim)
         return model
 
     try:

@@ -77,6 +77,16 @@ def test_a_file_holds_the_standardisation(tmp_path: Path, kind: str, dtype: torc
     torch.testing.assert_close(other(x.to(dtype)).float(), plain, atol=1e-6 if dtype == torch.float32 else 0.1, rtol=0)
 
 
+def test_a_probe_of_the_mean_of_raw_layers_stays_one(tmp_path: Path) -> None:
+    """As earlier versions solved it."""
+    model, x = make("ridge-mean", {}), torch.randn(5, 6, 8)
+    model.standardize = torch.nn.Identity()
+    save_weights(model, tmp_path / "old.safetensors", method="ridge-mean", settings={}, **SIZES)
+    assert not any(name.startswith("standardize") for name in load_file(tmp_path / "old.safetensors"))
+    with torch.no_grad():
+        torch.testing.assert_close(load_weights(tmp_path / "old.safetensors")(x), model(x), rtol=0, atol=0)
+
+
 @pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])
 def test_number_format_is_kept(tmp_path: Path, dtype: torch.dtype) -> None:
     model = make("daam-v1", HEAD["settings"]).to(dtype)

@@ -509,10 +509,23 @@ def _rows(path: Path, query: str, *values: str) -> list[Any]:
 
 
 def _holds_data(path: Path) -> bool:
-    """Whether there is a store with more than MLflow's migrations write, or one that cannot be read now."""
-    tables = "SELECT name FROM sqlite_master WHERE type = 'table' AND name NOT IN ('alembic_version', 'workspaces')"
+    """Whether there is more than a store that MLflow did not finish making, or one that cannot be read now."""
+    from mlflow.store.db.base_sql_model import Base
+    from mlflow.store.db.utils import _get_latest_schema_revision
+
+    tables = "SELECT DISTINCT tbl_name FROM sqlite_master WHERE tbl_name NOT GLOB 'sqlite_*'"
+    written = {"alembic_version", "workspaces"}  # MLflow's migrations add rows to these
     with suppress(sqlite3.DatabaseError):
-        return path.exists() and any(_rows(path, f'SELECT 1 FROM "{name}" LIMIT 1') for (name,) in _rows(path, tables))
+        names = {name for (name,) in _rows(path, tables)} if path.exists() else set()
+        if not names:
+            return False
+        reached = _rows(path, "SELECT version_num FROM alembic_version") if "alembic_version" in names else []
+        known = {"alembic_version", *Base.metadata.tables}
+        return (  # a database of somebody else may have a table of the same name as MLflow's, but not its first one
+            not {"experiments"} <= {name.removeprefix("_alembic_tmp_") for name in names} <= known
+            or any(_rows(path, f'SELECT 1 FROM "{name}" LIMIT 1') for name in names - written)
+            or reached == [(_get_latest_schema_revision(),)]  # type: ignore[no-untyped-call]
+        )
     return True
 
 
@@ -523,8 +536,9 @@ def _make_database(path: Path) -> None:
 
     memory: Any = create_engine("sqlite://")
     _initialize_tables(memory)  # type: ignore[no-untyped-call]
-    if path.exists():
+    if path.exists() and path.stat().st_size:
         log.warning("%s was left unfinished and holds no runs: it is made again", path)
+    path = path.resolve()  # a link may lead to another disk
     Path(f"{path}-journal").unlink(missing_ok=True)  # of a store that was removed; SQLite would apply it to the new one
     write_bytes(path.parent, {path.name: memory.raw_connection().driver_connection.serialize()})
 

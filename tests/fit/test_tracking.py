@@ -465,12 +465,38 @@ def test_a_store_whose_writer_was_killed(tmp_path: Path) -> None:
     assert counts(tmp_path / "new")["experiments"] == 1  # MLflow's own
 
 
-def test_a_database_that_is_not_ours_is_not_replaced(tmp_path: Path) -> None:
-    with closing(sqlite3.connect(tmp_path / "mlflow.db")) as database:
-        database.execute("CREATE TABLE letters (text TEXT)")
-        database.execute("INSERT INTO letters VALUES ('dear')")
+@pytest.mark.parametrize(
+    ("complete", "statement"),
+    [
+        (False, "CREATE TABLE letters AS SELECT 'dear' AS text"),
+        (False, "CREATE TABLE letters (text TEXT)"),
+        (False, "CREATE TABLE workspaces AS SELECT 'mine' AS name"),
+        (False, "CREATE VIEW letters AS SELECT 'dear'"),
+        (True, "DELETE FROM experiments"),
+    ],
+)
+def test_a_database_that_is_not_ours_or_is_complete_is_not_replaced(
+    tmp_path: Path, complete: bool, statement: str
+) -> None:
+    path = tmp_path / "mlflow.db"
+    if complete:
+        tracking._make_database(path)
+    with closing(sqlite3.connect(path)) as database:
+        database.execute(statement)
         database.commit()
-    assert tracking._holds_data(tmp_path / "mlflow.db")
+    assert tracking._holds_data(path)
+
+
+def test_an_empty_file_is_filled_and_a_link_is_followed(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    for name in ("empty", "link"):
+        (tmp_path / name).mkdir()
+    (tmp_path / "empty/mlflow.db").touch()
+    (tmp_path / "link/mlflow.db").symlink_to("../elsewhere.db")
+    for name in ("empty", "link"):
+        assert tracking._Store(tmp_path / name).client
+        assert counts(tmp_path / name)["experiments"] == 1  # MLflow's own
+    assert (tmp_path / "link/mlflow.db").readlink() == Path("../elsewhere.db")
+    assert not [record for record in caplog.records if record.levelname == "WARNING"]
 
 
 @pytest.mark.parametrize("name", ["50%20off", "who?"])

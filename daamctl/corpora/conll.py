@@ -222,24 +222,23 @@ def token_rows(parts: Sequence[tuple[str | None, Path, Sequence[Sentence]]]) -> 
 def part_files(root: Path) -> dict[str, Path]:
     """Group -> file of an official split in a folder: train, dev and test, also by other names in `groups.PARTS`.
 
-    Without such files for dev or test, tables that have such a word in their names, or else `.txt` files, and are the
-    same otherwise, e.g. train_sent_emo.csv; or tables with the name of the one for training and more, as dev_matched.
+    Without such files, tables, or else `.txt` files, whose names are equal apart from such a word, e.g.
+    train_sent_emo.csv and test_sent_emo.csv.
 
     Raises:
         CorpusError: two files are of the same part.
     """
     files = [path for path in sorted(root.iterdir()) if path.is_file() and not path.name.startswith(".")]
     named = [(PARTS[path.stem.lower()], path) for path in files if path.stem.lower() in PARTS]
-    if not dict(named).keys() - {"train"}:
-        told = [(path.suffix.lower(), *found_in, path) for path in files if (found_in := part_and_rest(path.stem))]
-        told = [one for one in told if one[0] in SPLIT_TABLES] or [one for one in told if one[0] == ".txt"]
-        splits = []
-        for kind, part, rest, _ in told:
-            own = [one for one in told if one[0] == kind and one[2] == rest]
-            more = [one for one in told if one[0] == kind != ".txt" and one[1] != part and one[2].startswith(rest)]
-            splits += [own if len(own) > 1 else own + more] if part == "train" else []
-        splits = [one for one in splits if len(one) > 1]
-        named = [(part, path) for _, part, _, path in splits[0]] if len(splits) == 1 else named
+    if not named:
+        by_form: dict[tuple[str, str], list[tuple[str, Path]]] = {}
+        for path in files:
+            if found_in := part_and_rest(path.stem):
+                by_form.setdefault((path.suffix.lower(), found_in[1]), []).append((found_in[0], path))
+        splits = {form: one for form, one in by_form.items() if len(one) > 1 and "train" in dict(one)}
+        tables = [one for (kind, _), one in splits.items() if kind in SPLIT_TABLES]
+        texts = [one for (kind, _), one in splits.items() if kind == ".txt"]
+        named = chosen[0] if len(chosen := tables or texts) == 1 else []
     found: dict[str, Path] = {}
     for part, path in named:
         if part in found:

@@ -206,19 +206,22 @@ def test_folder_with_an_official_split(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("others", "found"),
+    ("files", "found"),
     [
-        (("dev_matched", "train_notes"), {"train": "train", "dev": "dev_matched"}),
-        (("train_labels", "test_labels", "test_notes"), {"train": "train"}),  # of which of the two?
-        (("notes",), {"train": "train"}),
+        (("train.csv", "dev_matched.csv", "test_predictions.csv"), {"train": "train.csv"}),
+        (("train.conll", "test_a.conll", "test_b.conll"), {"train": "train.conll"}),
+        (("train_a.csv", "test_a.csv", "test_b.csv"), {"train": "train_a.csv", "test": "test_a.csv"}),
+        (("train_a.csv", "test_a.csv", "train_b.csv", "test_b.csv"), {}),  # which of the two?
+        (("a.train.txt", "a.test.txt", "test_b.csv"), {"train": "a.train.txt", "test": "a.test.txt"}),
+        (("train_a.csv", "test_a.csv", "a.train.txt", "a.test.txt"), {"train": "train_a.csv", "test": "test_a.csv"}),
     ],
 )
-def test_tables_with_longer_names_beside_one_for_training(
-    tmp_path: Path, others: tuple[str, ...], found: dict[str, str]
+def test_names_of_parts_are_equal_apart_from_the_word(
+    tmp_path: Path, files: tuple[str, ...], found: dict[str, str]
 ) -> None:
-    for name in ("train", *others):
-        write(tmp_path / f"{name}.csv", "text,label")
-    assert conll.part_files(tmp_path) == {part: tmp_path / f"{name}.csv" for part, name in found.items()}
+    for name in files:
+        write(tmp_path / name, "text,label")
+    assert conll.part_files(tmp_path) == {part: tmp_path / name for part, name in found.items()}
 
 
 @pytest.mark.parametrize("form", ["{}", "{}.ner", "{}.bmes", "{}.conllu", "en_ewt-ud-{}.iob2"])

@@ -64,7 +64,7 @@ def with_test_part(rows: pl.DataFrame) -> tuple[pl.DataFrame, str | None]:
     """Rows without `group` if it says nothing; where only train and dev are there, the latter becomes the test part.
 
     It says nothing if it is the same for all items, or not given for some. Numbers of folds become texts. If each group
-    is named for a part, those with longer names, such as validation_matched, get the name of the part.
+    is named for a part, one of them for training, those with longer names, such as validation_matched, get its name.
 
     Returns:
         The rows, and the name of the part that took the place of the test part.
@@ -77,7 +77,7 @@ def with_test_part(rows: pl.DataFrame) -> tuple[pl.DataFrame, str | None]:
     if "" in parts or len(set(parts.values())) == 1:
         return rows.drop("group"), None
     dev = [name for name, part in parts.items() if part == "dev"] if set(parts.values()) == {"train", "dev"} else []
-    longer = {name: part for name, part in parts.items() if name.lower() not in PARTS}
+    longer = {name: part for name, part in parts.items() if "train" in parts.values() and name.lower() not in PARTS}
     return rows.with_columns(pl.col("group").replace(longer | dict.fromkeys(dev, "test"))), ", ".join(dev) or None
 
 

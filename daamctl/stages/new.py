@@ -724,7 +724,7 @@ def _group_doubts(rows: pl.DataFrame, task: Task) -> list[str]:
             f"the groups {first_few(groups)} are folds of a cross-validation; if they are an official split, name them "
             "train, test and perhaps dev, and leave out the others"
         )
-    elif named:
+    elif named and "train" in map(part_of, groups):
         pairs = rows.select("group", "label").unique().rows()
         if unseen := {label for _, label in pairs} - {label for group, label in pairs if part_of(group) == "train"}:
             told.append(f"classes that the training part lacks, and no method can learn: {first_few(sorted(unseen))}")

@@ -162,6 +162,7 @@ def test_groups_of_an_official_split_get_its_names(names: tuple[str, ...], expec
         (("train", "valid", "test"), ["train", "valid", "test"], None),
         (("train", "dev_matched", "dev_mismatched"), ["train", "test", "test"], "dev_matched, dev_mismatched"),
         (("train", "dev_matched", "test_matched"), ["train", "dev", "test"], None),  # of MultiNLI
+        (("dev-clean", "test-clean", "test-other"), ["dev-clean", "test-clean", "test-other"], None),  # folds
         (("train", "train"), None, None),
         (("train", None), None, None),
         (("a", "b"), ["a", "b"], None),

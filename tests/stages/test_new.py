@@ -1703,6 +1703,19 @@ def test_rows_without_a_label_are_left_out_and_lines_are_those_of_the_file(
             new.run(project, "other", tmp_path / f"list{suffix}", encoder="llama-micro")
 
 
+@pytest.mark.parametrize(
+    ("groups", "found", "told"),
+    [
+        (("dev-clean", "dev-other", "test-clean"), "dev-clean, dev-other, test-clean, a fold each", []),
+    ],
+)
+def test_a_column_of_parts(project: Path, tmp_path: Path, groups: tuple[str, ...], found: str, told: list[str]) -> None:
+    rows = [{"text": f"text {number}", "label": "ab"[number % 2], "split": groups[number % 3]} for number in range(24)]
+    pl.DataFrame(rows).write_csv(tmp_path / "list.csv")
+    made = new.run(project, "mine", tmp_path / "list.csv", encoder="llama-micro")
+    assert (made.facts["groups"], made.doubts) == (found, told)
+
+
 @pytest.mark.parametrize("suffix", [".csv", ".jsonl"])
 @pytest.mark.parametrize("label", ["label", "gold_label"])
 def test_a_dash_is_no_label(project: Path, tmp_path: Path, suffix: str, label: str) -> None:

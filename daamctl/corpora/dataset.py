@@ -132,8 +132,8 @@ def unpack(
         doubts = [f"{counted(missing, 'item')} without a label left out"] if missing else []
         doubts += [f"{counted(several, 'item')} with several labels left out: an item has one here"] if several else []
         table = relabelled(table, labels or {})
-        table, instead = with_test_part(table)
-        doubts += [f"no labels of a test part, so '{instead}' is the test part"] if instead else []
+        table, renamed = with_test_part(table)
+        doubts += renamed
         if label == "tags" and "id" in table.columns and table["id"].is_duplicated().any():
             table = table.drop("id")  # numbers that begin anew in every part
         file = new / f"{folder.name}{'.parquet' if label == 'tags' else '.csv'}"

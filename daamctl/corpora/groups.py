@@ -60,25 +60,30 @@ def official_groups(rows: pl.DataFrame) -> pl.DataFrame:
     return rows.with_columns(pl.col("group").str.to_lowercase().replace_strict(PARTS))
 
 
-def with_test_part(rows: pl.DataFrame) -> tuple[pl.DataFrame, str | None]:
+def with_test_part(rows: pl.DataFrame) -> tuple[pl.DataFrame, list[str]]:
     """Rows without `group` if it says nothing; where only train and dev are there, the latter becomes the test part.
 
     It says nothing if it is the same for all items, or not given for some. Numbers of folds become texts. If each group
     is named for a part, one of them for training, those with longer names, such as validation_matched, get its name.
 
     Returns:
-        The rows, and the name of the part that took the place of the test part.
+        The rows, and which names were changed.
     """
     if "group" not in rows.columns:
-        return rows, None
+        return rows, []
     rows = rows.with_columns(pl.col("group").cast(pl.String))
     names = rows["group"].fill_null("").unique().sort()
     parts = {name: PARTS.get(name.lower(), name) for name in names} | parts_of(names)
-    if "" in parts or len(set(parts.values())) == 1:
-        return rows.drop("group"), None
-    dev = [name for name, part in parts.items() if part == "dev"] if set(parts.values()) == {"train", "dev"} else []
-    longer = {name: part for name, part in parts.items() if "train" in parts.values() and name.lower() not in PARTS}
-    return rows.with_columns(pl.col("group").replace(longer | dict.fromkeys(dev, "test"))), ", ".join(dev) or None
+    found = {*parts.values()}
+    if "" in found or len(found) == 1:
+        return rows.drop("group"), []
+    new = {name: part for name, part in parts_of(names).items() if "train" in found and name.lower() not in PARTS}
+    read_as = ", ".join(f"{name} = {part}" for name, part in new.items())
+    told = [f"read as parts of an official split: {read_as}"] if new else []
+    if found == {"train", "dev"}:
+        new |= {name: "test" for name, part in parts.items() if part == "dev"}
+        told.append("no test part with labels, so the validation part is the test part")
+    return rows.with_columns(pl.col("group").replace(new)), told
 
 
 def assign_groups(

@@ -50,7 +50,6 @@ NAMED = ("path", "text", *FIELDS, "sentence", "start_s", "end_s")
 """Columns that `--columns` may name."""
 LINE = "__line"
 CORRECT = "correct it; a CSV file begins with a line such as path,label,speaker, or of texts text,label"
-NO_TEST_PART = "no test part with labels, so the validation part is the test part"
 
 
 class ItemTable(NamedTuple):
@@ -144,8 +143,8 @@ def table_of(
         if table is None and (kaldi := kaldi_parts(source)):
             table = read_kaldi(kaldi)
         if table is not None:
-            table, instead = with_test_part(table)
-            return ItemTable(table, {}, [NO_TEST_PART] if instead else [])
+            table, doubts = with_test_part(table)
+            return ItemTable(table, {}, doubts)
         if (beside := read_beside(source)) is None:
             return None
         items = _items_of(beside, columns, source)
@@ -184,12 +183,12 @@ def _items_of(table: pl.DataFrame, columns: Mapping[str, str], source: Path) -> 
     doubts += [*told, *_owner_doubts(table, found)]
     if "group" in found and "group" not in columns:
         group = found["group"]
-        named, instead = with_test_part(table.select(group=group))
+        named, told = with_test_part(table.select(group=group))
         if "group" not in named.columns:
             del found["group"]
         else:
             table = table.with_columns(named["group"].alias(group))
-            doubts += [NO_TEST_PART] if instead else []
+            doubts += told
     return ItemTable(table.drop(LINE), found, doubts, lines=table[LINE].to_list())
 
 
@@ -333,7 +332,5 @@ def _joined(tables: Mapping[str, pl.DataFrame], named: bool, given: Mapping[str,
             f"the tables in {source} have neither a path nor a text; they have {first_few(items.table.columns, 20)}",
             fix=f"name it: --columns {columns}",
         )
-    labelled, instead = with_test_part(items.table)
-    return items._replace(
-        table=labelled, named=named, doubts=[*items.doubts, NO_TEST_PART] if instead else items.doubts
-    )
+    labelled, told = with_test_part(items.table)
+    return items._replace(table=labelled, named=named, doubts=[*items.doubts, *told])

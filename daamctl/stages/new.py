@@ -55,10 +55,10 @@ from daamctl.corpora.files import (
     roles_doubt,
     text_pair,
 )
-from daamctl.corpora.groups import PARTS, even_number, have_classes, part_of, parts_of, shared, with_test_part
+from daamctl.corpora.groups import PARTS, even_number, have_classes, part_of, shared, with_test_part
 from daamctl.corpora.images import CONVERT, image_problem
 from daamctl.corpora.images import UNREAD as UNREAD_IMAGES
-from daamctl.corpora.lists import NO_TEST_PART, ItemTable, corpus_of, table_of
+from daamctl.corpora.lists import ItemTable, corpus_of, table_of
 from daamctl.corpora.unnamed import read_unnamed
 from daamctl.data import audio
 from daamctl.data.item_names import speakers_in_names
@@ -478,19 +478,15 @@ def _found_in(folder: Path, pattern: str | None, labels: Mapping[str, str]) -> _
     if pattern is None and (lone := _without_trained_class(rows, known)):
         rows = rows.filter(~pl.col("path").is_in(lone))
         doubts.append(f"{counted(len(lone), 'file')} without a class of the training part left out, e.g. {lone[0]}")
-    if "group" in rows.columns:
-        parts = parts_of(rows["group"].unique().sort())
-        if read_as := ", ".join(f"{name} = {part}" for name, part in parts.items() if name.lower() not in PARTS):
-            doubts.append(f"folders read as parts of an official split: {read_as}")
-    else:
+    if "group" not in rows.columns:
         parts, lists = listed_parts(others, rows["path"].to_list())
         if parts:
             others = [file for file in others if file not in lists]
             rows = rows.with_columns(group=pl.col("path").replace_strict(parts, default="train"))
     if others:
         doubts.insert(0, f"left out, of another kind: {'; '.join(filter(None, _endings(others)))}")
-    rows, instead = with_test_part(rows)
-    doubts += [NO_TEST_PART] if instead else []
+    rows, told = with_test_part(rows)
+    doubts += told
     if left_out:
         doubts.append(
             f"{counted(len(left_out), 'file')} left out, which the pattern does not fit: {first_few(left_out)}"

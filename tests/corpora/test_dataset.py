@@ -123,7 +123,7 @@ def test_a_part_without_labels_is_replaced_by_the_validation_part(tmp_path: Path
     table, taken, doubts = unpack(folder, tmp_path / "mine", {})
     assert taken == {"text": "sentence", "label": "label"}
     assert doubts == [
-        "3 items without a label left out", "no labels of a test part, so 'validation' is the test part"
+        "3 items without a label left out", "no test part with labels, so the validation part is the test part"
     ]  # fmt: skip
     rows = manifest.prepare(table)
     assert dict(rows["group"].value_counts().iter_rows()) == {"train": 4, "test": 2}

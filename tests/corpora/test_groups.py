@@ -155,24 +155,35 @@ def test_groups_of_an_official_split_get_its_names(names: tuple[str, ...], expec
     assert official_groups(in_groups(*names))["group"].to_list() == expected
 
 
+INSTEAD = "no test part with labels, so the validation part is the test part"
+
+
 @pytest.mark.parametrize(
     ("names", "expected", "told"),
     [
-        (("train", "Valid"), ["train", "test"], "Valid"),
-        (("train", "valid", "test"), ["train", "valid", "test"], None),
-        (("train", "dev_matched", "dev_mismatched"), ["train", "test", "test"], "dev_matched, dev_mismatched"),
-        (("train", "dev_matched", "test_matched"), ["train", "dev", "test"], None),  # of MultiNLI
-        (("dev-clean", "test-clean", "test-other"), ["dev-clean", "test-clean", "test-other"], None),  # folds
-        (("train", "train"), None, None),
-        (("train", None), None, None),
-        (("a", "b"), ["a", "b"], None),
+        (("train", "Valid"), ["train", "test"], [INSTEAD]),
+        (("train", "valid", "test"), ["train", "valid", "test"], []),
+        (
+            ("train", "dev_matched", "dev_mismatched"),
+            ["train", "test", "test"],
+            ["read as parts of an official split: dev_matched = dev, dev_mismatched = dev", INSTEAD],
+        ),
+        (
+            ("train", "dev_matched", "test_matched"),  # of MultiNLI
+            ["train", "dev", "test"],
+            ["read as parts of an official split: dev_matched = dev, test_matched = test"],
+        ),
+        (("dev-clean", "test-clean", "test-other"), ["dev-clean", "test-clean", "test-other"], []),  # folds
+        (("train", "train"), None, []),
+        (("train", None), None, []),
+        (("a", "b"), ["a", "b"], []),
     ],
 )
 def test_the_dev_part_stands_in_for_a_test_part(
-    names: tuple[str | None, ...], expected: list[str] | None, told: str | None
+    names: tuple[str | None, ...], expected: list[str] | None, told: list[str]
 ) -> None:
-    rows, instead = with_test_part(in_groups(*names))
-    assert instead == told
+    rows, found = with_test_part(in_groups(*names))
+    assert found == told
     assert (rows["group"].to_list() if "group" in rows.columns else None) == expected
 
 

@@ -531,7 +531,7 @@ def test_folders_read_as_parts_are_told_and_known_names_without_a_class_are_refu
             write_wav(tmp_path / "read" / part / f"10{seed % 2}-1240-000{seed}.wav", seed)
     made = new.run(project, "moods", tmp_path / "moods", encoder="wavlm-micro")
     assert made.facts["groups"] == "test, train, an official split"
-    told = "folders read as parts of an official split: test-clean = test, train-clean = train, train-other = train"
+    told = "read as parts of an official split: test-clean = test, train-clean = train, train-other = train"
     assert told in made.doubts
     with pytest.raises(CorpusError, match="the names of LibriSpeech tell the speaker, but no class") as caught:
         new.run(project, "read", tmp_path / "read")
@@ -1707,6 +1707,11 @@ def test_rows_without_a_label_are_left_out_and_lines_are_those_of_the_file(
     ("groups", "found", "told"),
     [
         (("dev-clean", "dev-other", "test-clean"), "dev-clean, dev-other, test-clean, a fold each", []),
+        (
+            ("train", "test_seen", "test_unseen"),
+            "test, train, an official split",
+            ["read as parts of an official split: test_seen = test, test_unseen = test"],
+        ),
     ],
 )
 def test_a_column_of_parts(project: Path, tmp_path: Path, groups: tuple[str, ...], found: str, told: list[str]) -> None:

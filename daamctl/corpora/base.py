@@ -93,6 +93,22 @@ def spelled(label: str) -> str:
     return re.sub(r"(?<![\d.])0+(?=\d)", "", re.sub(r"(?!^-\d)[\s_-]+", " ", label)).strip().casefold() or label
 
 
+def known_labels(labels: pl.Series, named: Iterable[str]) -> tuple[pl.Series, str]:
+    """Labels, null where there is none, and what such items lack; `-` is none (SNLI) beside two others without `+`.
+
+    Args:
+        named: labels that are classes in any case.
+    """
+    if labels.dtype.is_float():
+        labels = labels.fill_nan(None)
+    if labels.dtype == pl.String:
+        labels = labels.str.strip_chars().replace("", None)
+        classes = {*labels.drop_nulls()}
+        if "-" in classes - {*named} and "+" not in classes and len(classes) > 2:
+            return labels.replace("-", None), "without a label or with '-'"
+    return labels, "without a label"
+
+
 def label_doubts(labels: Iterable[str]) -> list[str]:
     """Labels that may be one class, or none, one sentence each."""
     labels = sorted(labels)

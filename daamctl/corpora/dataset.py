@@ -19,6 +19,7 @@ import polars as pl
 from daamctl.artifacts.terms import counted
 from daamctl.compute.progress import progress
 from daamctl.corpora.arrays import array_parts
+from daamctl.corpora.base import known_labels
 from daamctl.corpora.files import SUFFIXES, alike, check_named, files_below, filled, named_columns, relabelled
 from daamctl.corpora.groups import with_test_part
 from daamctl.corpora.hub import SAVED, Part, features_of, names_of, parts_of
@@ -119,7 +120,9 @@ def unpack(
                 if len(parts) > 1 and "group" not in taken:
                     rows[-1]["group"] = part.name
                 bar.advance(1)
-        table = pl.DataFrame([row for row in rows if row[label] is not None], infer_schema_length=None)
+        known, unknown = known_labels(pl.Series([row[label] for row in rows]), labels or {})
+        labelled = [row for row, one in zip(rows, known, strict=True) if one is not None]
+        table = pl.DataFrame(labelled, infer_schema_length=None)
         if table.is_empty():
             what = "has one label alone" if several else "has a label"
             raise CorpusError(f"no item of {source} {what}", fix="name its column: --columns label=NAME")
@@ -129,7 +132,7 @@ def unpack(
                 taken |= {"speaker": f"the names of {named[0]}"}
             table = table.drop(NAME)
         missing = len(rows) - len(table) - several
-        doubts = [f"{counted(missing, 'item')} without a label left out"] if missing else []
+        doubts = [f"{counted(missing, 'item')} {unknown} left out"] if missing else []
         doubts += [f"{counted(several, 'item')} with several labels left out: an item has one here"] if several else []
         table = relabelled(table, labels or {})
         table, renamed = with_test_part(table)

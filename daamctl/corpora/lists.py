@@ -7,7 +7,7 @@ columns and data folders of Kaldi. Manifests, tagged words and embeddings are re
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from shlex import quote
 from typing import NamedTuple
@@ -18,6 +18,7 @@ from daamctl.artifacts.terms import counted
 from daamctl.config import EMBEDDINGS
 from daamctl.config.corpus_keys import COLUMNS, CONLL, MANIFEST, TABLES, VECTORS, is_table
 from daamctl.corpora.annotations import is_tagged_list, kind_of, read_classified
+from daamctl.corpora.base import known_labels
 from daamctl.corpora.beside import read_beside, read_cuts
 from daamctl.corpora.conll import is_columns, part_files
 from daamctl.corpora.file_names import COLUMNS as FIELDS
@@ -120,7 +121,7 @@ def _columns_of(source: Path) -> list[str]:
 
 
 def table_of(
-    source: Path, corpus: str | None, columns: Mapping[str, str], *, relabelled: bool = False
+    source: Path, corpus: str | None, columns: Mapping[str, str], labels: Collection[str] = ()
 ) -> ItemTable | None:
     """Items in a form that becomes a manifest; None: it is another kind of file or folder.
 
@@ -129,14 +130,14 @@ def table_of(
     Args:
         corpus: what reads it as it is, see `corpus_of`.
         columns: our columns -> those of the table; others are found by their usual names.
-        relabelled: labels will get other names, so a table with our columns becomes one of items, too.
+        labels: those that will get other names; a table with our columns becomes one of items then, too.
 
     Raises:
         CorpusError: a table cannot be read, or has no label.
     """
     if source.is_dir():
         if (split := _split_of(source, columns)) is not None:
-            return _joined(*split, columns, source)
+            return _joined(*split, columns, source, labels)
         if (classes := read_class_files(source)) is not None:
             return ItemTable(classes, {}, [], named=False)
         table = read_pairs(source)
@@ -147,10 +148,10 @@ def table_of(
             return ItemTable(table, {}, doubts)
         if (beside := read_beside(source)) is None:
             return None
-        items = _items_of(beside, columns, source)
+        items = _items_of(beside, columns, source, labels)
         return items if "label" in items.has else None  # the labels may be in the names of the files
     if (cuts := read_cuts(source)) is not None:
-        items = _items_of(cuts, columns, source)
+        items = _items_of(cuts, columns, source, labels)
         if "label" not in items.has:
             raise CorpusError(
                 f"{source} has no column label; it has {first_few(cuts.columns, 20)}",
@@ -164,21 +165,21 @@ def table_of(
     if kind_of(source) == "classes":
         return ItemTable(read_classified(source), {}, [])
     table = read_table(source, fix=CORRECT)
-    items = _items_of(table, columns, source)
+    items = _items_of(table, columns, source, labels)
     usual = (items.columns or len(items.table) < len(table)) and items.has & {"path", "text"}
     paths = items.table["path"].cast(pl.String).drop_nulls() if "path" in items.table.columns else pl.Series()
     first = Path(paths[0].strip().replace("\\", "/")) if len(paths) else None
     elsewhere = first is not None and not is_file(source.parent / first)
     is_sound = first is not None and first.suffix.lower() in SUFFIXES["speech"]
     is_form = usual or elsewhere or (is_sound and "speaker" not in items.has)  # or it cannot be read as it is
-    return items if columns or relabelled or ("label" in items.has and is_form) else None
+    return items if columns or labels or ("label" in items.has and is_form) else None
 
 
-def _items_of(table: pl.DataFrame, columns: Mapping[str, str], source: Path) -> ItemTable:
+def _items_of(table: pl.DataFrame, columns: Mapping[str, str], source: Path, labels: Collection[str]) -> ItemTable:
     """Items of a table: columns by their usual names, times in seconds, and groups unless they tell nothing."""
     lines = numbers_of_lines(table, source)
     table, found = _columns(table, columns, source)
-    table, told = _labelled(table.with_columns(lines.alias(LINE)), found, source)
+    table, told = _labelled(table.with_columns(lines.alias(LINE)), found, source, labels)
     table, doubts = _with_times(table, found)
     doubts += [*told, *_owner_doubts(table, found)]
     if "group" in found and "group" not in columns:
@@ -210,21 +211,20 @@ def _owner_doubts(table: pl.DataFrame, found: Mapping[str, str]) -> list[str]:
     return told
 
 
-def _labelled(table: pl.DataFrame, found: Mapping[str, str], source: Path) -> tuple[pl.DataFrame, list[str]]:
+def _labelled(
+    table: pl.DataFrame, found: Mapping[str, str], source: Path, labels: Collection[str]
+) -> tuple[pl.DataFrame, list[str]]:
     """The rows with a label, and how many had none."""
     if (label := found.get("label", "label")) not in table.columns:
         return table, []
-    known = pl.col(label).fill_nan(None) if table[label].dtype.is_float() else pl.col(label)
-    if table[label].dtype == pl.String:
-        known = known.str.strip_chars().replace({"": None, "-": "-" if "+" in table[label] else None})  # - of SNLI
+    known, unknown = known_labels(table[label], labels)
     kept = table.filter(known.is_not_null())
     if kept.is_empty() and len(table):
         raise CorpusError(
             f"{source}: '{label}' is empty in all {len(table):,} rows", fix="name another: --columns label=NAME"
         )
     missing = len(table) - len(kept)
-    dash = " or with '-'" if table[label].dtype == pl.String and "-" in {*table[label]} - {*kept[label]} else ""
-    return kept, [f"{counted(missing, 'item')} without a label{dash} left out"] if missing else []
+    return kept, [f"{counted(missing, 'item')} {unknown} left out"] if missing else []
 
 
 def _split_of(folder: Path, given: Mapping[str, str]) -> tuple[dict[str, pl.DataFrame], bool] | None:
@@ -311,14 +311,16 @@ def _seconds(cells: pl.Series) -> pl.Series | None:
     return seconds if seconds.null_count() == texts.null_count() else None
 
 
-def _joined(tables: Mapping[str, pl.DataFrame], named: bool, given: Mapping[str, str], source: Path) -> ItemTable:
+def _joined(
+    tables: Mapping[str, pl.DataFrame], named: bool, given: Mapping[str, str], source: Path, labels: Collection[str]
+) -> ItemTable:
     """The tables of an official split as one."""
     table = pl.concat(
         [table.with_columns(group=pl.lit(part)) for part, table in tables.items()], how="diagonal_relaxed"
     )
     if "utterance_id" in table.columns and shared(table, "utterance_id"):  # each part counts its items anew
         table = table.with_columns(utterance_id=pl.format("{}-{}", "group", "utterance_id"))
-    items = _items_of(table, given, source)
+    items = _items_of(table, given, source, labels)
     if "label" not in items.has:
         they = first_few(items.table.columns, 20)
         are_items = all(one.width == 1 for one in tables.values()) or any(len(name) > 60 for name in items.has)

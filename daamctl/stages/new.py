@@ -197,7 +197,7 @@ def run(
         log.info("listing the files below %s", folder)
     held = is_dataset(folder)
     corpus = None if held else corpus_of(folder)
-    table = None if held or pattern is not None else table_of(folder, corpus, columns, relabelled=bool(labels))
+    table = None if held or pattern is not None else table_of(folder, corpus, columns, labels)
     as_it_is = corpus is not None and table is None
     if (as_it_is and (pattern is not None or labels)) or (held and pattern is not None):
         fix = "leave out --labels" if pattern is None else "leave out --pattern"

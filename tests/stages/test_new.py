@@ -1661,6 +1661,7 @@ def test_a_damaged_table_of_embeddings(project: Path) -> None:
         (("C", "C++", "C#"), None),
         ((":)", ":(", "?!"), None),
         (("+", "-", "0"), None),
+        (("-", "x", "x"), "the label '-' may stand for items whose class is not known"),
         (("-1", "0", "1"), None),
     ],
 )
@@ -1721,16 +1722,24 @@ def test_a_column_of_parts(project: Path, tmp_path: Path, groups: tuple[str, ...
     assert (made.facts["groups"], made.doubts) == (found, told)
 
 
-@pytest.mark.parametrize("suffix", [".csv", ".jsonl"])
+@pytest.mark.parametrize("suffix", [".csv", ".jsonl", ".parquet"])
 @pytest.mark.parametrize("label", ["label", "gold_label"])
 def test_a_dash_is_no_label(project: Path, tmp_path: Path, suffix: str, label: str) -> None:
     """As of SNLI, where it says that annotators do not agree."""
     rows = [{"text": f"text {number}", label: ("neutral", "entailment", "-", "")[number % 4]} for number in range(12)]
     table = pl.DataFrame(rows)
-    (table.write_csv if suffix == ".csv" else table.write_ndjson)(tmp_path / f"list{suffix}")
+    if suffix == ".parquet":  # of the hub
+        features = Features(dict.fromkeys(table.columns, Value("string")))
+        (tmp_path / "list.parquet").mkdir()
+        Dataset.from_list(rows, features=features).to_parquet(tmp_path / "list.parquet" / "train.parquet")
+    else:
+        (table.write_csv if suffix == ".csv" else table.write_ndjson)(tmp_path / f"list{suffix}")
     made = new.run(project, "mine", tmp_path / f"list{suffix}", encoder="llama-micro")
     assert made.doubts[0] == "6 items without a label or with '-' left out"
     assert dict(manifest_of(made)["label"].value_counts().iter_rows()) == {"neutral": 3, "entailment": 3}
+    made = new.run(project, "own", tmp_path / f"list{suffix}", encoder="llama-micro", labels={"-": "unclear"})
+    counts = dict(manifest_of(made)["label"].value_counts().iter_rows())
+    assert counts == {"neutral": 3, "entailment": 3, "unclear": 3}
 
 
 @pytest.mark.parametrize("kind", ["table", "folder", "embeddings"])

@@ -476,8 +476,12 @@ def _found_in(folder: Path, pattern: str | None, labels: Mapping[str, str]) -> _
     doubts += known.doubts
     rows, left_out = _rows(folder, found, known, labels)
     if pattern is None and (lone := _without_trained_class(rows, known)):
-        rows = rows.filter(~pl.col("path").is_in(lone))
+        part = pl.col("group") if "group" in rows.columns else pl.col("path").str.extract("^([^/]+)/")
+        kept = rows.filter(~pl.col("path").is_in(lone))
         doubts.append(f"{counted(len(lone), 'file')} without a class of the training part left out, e.g. {lone[0]}")
+        if whole := {*rows.select(part).to_series()} - {*kept.select(part).to_series(), None}:
+            doubts.append(f"left out as a whole: {first_few(sorted(whole))}")
+        rows = kept
     if "group" not in rows.columns:
         parts, lists = listed_parts(others, rows["path"].to_list())
         if parts:

@@ -404,6 +404,7 @@ def test_folders_of_parts_are_no_classes(project: Path, tmp_path: Path) -> None:
     made = new.run(project, "tiny", tmp_path, encoder="beit-micro")
     assert dict(manifest_of(made)["label"].value_counts().iter_rows()) == {"n01443537": 4, "n01629819": 4}
     assert "8 files without a class of the training part left out, e.g. val/images/val_0.png" in made.doubts
+    assert "left out as a whole: val" in made.doubts
 
 
 TRAIN = ("train/cat/cat.{}.png", "train/dog/dog.{}.png")
@@ -520,6 +521,14 @@ def test_the_same_pictures_in_several_folders_are_told(
     assert doubted or "the same names" not in str(made.doubts)
     made = new.run(project, "plants", tmp_path, encoder="beit-micro", pattern=pattern, force=True)
     assert made.facts["items"] == "8"
+
+
+def test_parts_without_a_class_of_the_training_part_are_named(project: Path, tmp_path: Path) -> None:
+    for seed, (part, name) in enumerate(product(("train", "test_seen", "test_unseen", "val_unseen"), range(6))):
+        write_image(tmp_path / part / f"{'ox' if 'un' in part else 'cat'}{name % 2}" / f"{name}.png", seed)
+    made = new.run(project, "beasts", tmp_path, encoder="beit-micro")
+    assert "left out as a whole: test_unseen, val_unseen" in made.doubts
+    assert made.facts["groups"] == "test, train, an official split"
 
 
 def test_folders_read_as_parts_are_told_and_known_names_without_a_class_are_refused(

@@ -395,7 +395,7 @@ class Solved(VectorProbe):
 
     def __init__(self, how: str) -> None:
         sizes = Sizes(*SIZES)
-        super().__init__(LastLayer(), [lambda clips: clips.layer(sizes.num_layers - 1)], sizes)
+        super().__init__(LastLayer(), [lambda clips, fit: clips.layer(sizes.num_layers - 1)], sizes)
         self.how = how
 
     def _solve(self, train: Layers, dev: Layers | None) -> Solution:

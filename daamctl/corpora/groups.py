@@ -73,11 +73,12 @@ def with_test_part(rows: pl.DataFrame) -> tuple[pl.DataFrame, list[str]]:
         return rows, []
     rows = rows.with_columns(pl.col("group").cast(pl.String))
     names = rows["group"].fill_null("").unique().sort()
-    parts = {name: PARTS.get(name.lower(), name) for name in names} | parts_of(names)
+    named = parts_of(names)
+    parts = {name: PARTS.get(name.lower(), name) for name in names} | named
     found = {*parts.values()}
     if "" in found or len(found) == 1:
         return rows.drop("group"), []
-    new = {name: part for name, part in parts_of(names).items() if "train" in found and name.lower() not in PARTS}
+    new = {name: part for name, part in named.items() if "train" in found and name.lower() not in PARTS}
     read_as = ", ".join(f"{name} = {part}" for name, part in new.items())
     told = [f"read as parts of an official split: {read_as}"] if new else []
     if found == {"train", "dev"}:

@@ -288,7 +288,7 @@ def test_a_cache_that_cannot_be_read(monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(path: Path) -> None:
         raise PermissionError(errno.EACCES, "Permission denied", str(path))
 
-    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", "/root/hub")
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", "/elsewhere/hub")
     monkeypatch.setattr(Path, "is_dir", refuse)
-    told = "cache /root/hub cannot be read: Permission denied; to use another folder: export HF_HOME=FOLDER"
+    told = "cache /elsewhere/hub cannot be read: Permission denied; to use another folder: export HF_HOME=FOLDER"
     assert doctor._hub() == told

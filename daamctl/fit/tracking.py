@@ -55,6 +55,7 @@ MAX_LINKS = 25  # in a tag, which MLflow limits to 5000 characters
 MEANS = tuple(dict.fromkeys(task.primary for task in TASKS.values()))
 """Results of folds whose mean their parent shows."""
 DATABASE = "mlflow.db"
+MADE_AGAIN = f"move it away, then send all runs again: mv {DATABASE} {DATABASE}.damaged; daamctl track"
 STATE, CURRENT, SUPERSEDED = "state", "current", "superseded"
 PARENT = "mlflow.parentRunId"
 SHOWN = f"tags.{STATE} = '{CURRENT}'"
@@ -99,8 +100,7 @@ def run_links(root: Path, address: str) -> dict[str, str]:
     folders = (root / "data" / stage for stage in ("train", "report"))
     names = {path.name for folder in folders for path in folder.glob("*") if path.is_dir()}
     store, file, links = _Store(root), _file_of(root), {}
-    fix = "start the tracking server or fix MLFLOW_TRACKING_URI, then run it again"
-    with _telling(f"MLflow at {shown_store(root)} cannot be read", fix):
+    with _telling(f"MLflow at {shown_store(root)} cannot be read", repair_of_store(root)):
         # opening a store in a file would make it
         for name in sorted(names) if file is None or file.is_file() else ():
             found = store.client.get_experiment_by_name(name)
@@ -250,7 +250,7 @@ class _Store:
         check_database(self.root)
         # Two processes that create the tables of one SQLite file at the same time make each other fail.
         with self._alone("the tracking store") if uri.startswith("sqlite:") else nullcontext():
-            if uri == _local_uri(self.root) and not _holds_data(path):
+            if uri == _local_uri(self.root) and not (path.exists() and path.stat().st_size):
                 _make_database(path)
             client = MlflowClient(uri)
             client.search_experiments(max_results=1)
@@ -508,25 +508,15 @@ def _rows(path: Path, query: str, *values: str) -> list[Any]:
         return database.execute(query, values).fetchall()
 
 
-def _holds_data(path: Path) -> bool:
-    """Whether there is more than a store that MLflow did not finish making, or one that cannot be read now."""
-    from mlflow.store.db.base_sql_model import Base
+def _is_unfinished(path: Path) -> bool:
+    """Whether MLflow was interrupted while it made or upgraded a store, which it cannot go on with."""
     from mlflow.store.db.utils import _get_latest_schema_revision
 
-    tables = "SELECT DISTINCT tbl_name FROM sqlite_master WHERE tbl_name NOT GLOB 'sqlite_*'"
-    written = {"alembic_version", "workspaces"}  # MLflow's migrations add rows to these
-    with suppress(sqlite3.DatabaseError):
-        names = {name for (name,) in _rows(path, tables)} if path.exists() else set()
-        if not names:
-            return False
-        reached = _rows(path, "SELECT version_num FROM alembic_version") if "alembic_version" in names else []
-        known = {"alembic_version", *Base.metadata.tables}
-        return (  # a database of somebody else may have a table of the same name as MLflow's, but not its first one
-            not {"experiments"} <= {name.removeprefix("_alembic_tmp_") for name in names} <= known
-            or any(_rows(path, f'SELECT 1 FROM "{name}" LIMIT 1') for name in names - written)
-            or reached == [(_get_latest_schema_revision(),)]  # type: ignore[no-untyped-call]
-        )
-    return True
+    latest = _get_latest_schema_revision()  # type: ignore[no-untyped-call]
+    try:
+        return _rows(path, "SELECT version_num FROM alembic_version") != [(latest,)]
+    except sqlite3.DatabaseError as error:
+        return "no such table" in str(error)
 
 
 def _make_database(path: Path) -> None:
@@ -536,8 +526,6 @@ def _make_database(path: Path) -> None:
 
     memory: Any = create_engine("sqlite://")
     _initialize_tables(memory)  # type: ignore[no-untyped-call]
-    if path.exists() and path.stat().st_size:
-        log.warning("%s was left unfinished and holds no runs: it is made again", path)
     path = path.resolve()  # a link may lead to another disk
     Path(f"{path}-journal").unlink(missing_ok=True)  # of a store that was removed; SQLite would apply it to the new one
     write_bytes(path.parent, {path.name: memory.raw_connection().driver_connection.serialize()})
@@ -591,7 +579,7 @@ def check_database(root: Path, *, whole: bool = False) -> None:
     if answer != "ok":
         raise ArtifactError(
             f"{path} is damaged ({' '.join(answer.split())})",
-            fix=f"move it away, then send all runs again: mv {DATABASE} {DATABASE}.damaged; daamctl track",
+            fix=MADE_AGAIN,
         )
 
 
@@ -631,6 +619,8 @@ def correct_artifacts(root: Path) -> None:
 
 def repair_of_store(root: Path) -> str:
     """What helps if the store takes nothing."""
+    if store_uri(root) == _local_uri(root) and _is_unfinished(root / DATABASE):
+        return MADE_AGAIN
     if _file_of(root) is not None:
         return "end what else writes to it, free space, or fix permissions, then: daamctl track"
     return "start the tracking server or fix MLFLOW_TRACKING_URI, then: daamctl track"

@@ -9,7 +9,6 @@ worth more than fusing. The functions take an evaluation after `verdict.labelled
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import count
 
 from daamctl.artifacts.evaluation import Evaluation, MethodFairness
 from daamctl.artifacts.importance import Importance
@@ -17,7 +16,7 @@ from daamctl.artifacts.layer_sets import LayerRow, Truncation
 from daamctl.artifacts.scores import ALL_PAIRS, Compared
 from daamctl.artifacts.statistics import Family
 from daamctl.artifacts.terms import listed
-from daamctl.data.sign_flip import sign_flip_floor
+from daamctl.data.sign_flip import EXACT_FLIPS_UP_TO, sign_flip_floor
 from daamctl.methods import METHODS, closest_probes, fuses_layers, resolve_method
 from daamctl.reporting import entities, figures
 from daamctl.reporting.document import Block, Bullets, Section, Text, layers_text, p_value, percent, points
@@ -221,7 +220,10 @@ def _more_units(evaluation: Evaluation, family: Family, best: Compared) -> list[
     if family.floor_holm is not None and family.floor_holm > family.alpha:
         # enough for the table of results, too, which corrects over more comparisons
         size = max(one.size for one in (family, evaluation.comparison.family) if one is not None)
-        needed = next(n for n in count(2) if sign_flip_floor(n) * size <= family.alpha)
+        floors = map(sign_flip_floor, range(EXACT_FLIPS_UP_TO + 1))  # beyond, random signs allow no smaller p-value
+        needed = next((n for n, floor in enumerate(floors) if floor * size <= family.alpha), None)
+        if needed is None or number > EXACT_FLIPS_UP_TO:
+            return [f"Compare fewer methods: over {size:,} comparisons, no lead can be significant."]
         return [f"Add {unit}s: with {number}, no lead can be significant. {needed} would do."]
     enough = best.units_needed(family.alpha / family.size)  # the strictest step of Holm's correction
     if best.difference <= 0 or enough is None or enough <= number:

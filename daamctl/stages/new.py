@@ -27,6 +27,7 @@ from typing import Any
 import polars as pl
 import yaml
 
+from daamctl.artifacts.splits import is_official
 from daamctl.artifacts.terms import counted
 from daamctl.artifacts.utterances import Modality, encoder_input
 from daamctl.compute.progress import progress
@@ -55,7 +56,7 @@ from daamctl.corpora.files import (
     roles_doubt,
     text_pair,
 )
-from daamctl.corpora.groups import PARTS, even_number, have_classes, part_of, shared, with_test_part
+from daamctl.corpora.groups import PARTS, even_number, have_classes, official_groups, part_of, shared, with_test_part
 from daamctl.corpora.images import CONVERT, image_problem
 from daamctl.corpora.images import UNREAD as UNREAD_IMAGES
 from daamctl.corpora.lists import ItemTable, corpus_of, table_of
@@ -719,12 +720,12 @@ def _group_doubts(rows: pl.DataFrame, task: Task) -> list[str]:
             f"{len(groups):,} groups are as many folds, each with a training of every method; if the column says what "
             "belongs together (speaker, author, document), name it speaker, not group"
         )
-    elif named and not all(group.lower() in PARTS for group in groups):
+    elif named and not is_official(official_groups(rows)["group"]):
         told.append(
             f"the groups {first_few(groups)} are folds of a cross-validation; if they are an official split, name them "
             "train, test and perhaps dev, and leave out the others"
         )
-    elif named and "train" in map(part_of, groups):
+    elif named:
         pairs = rows.select("group", "label").unique().rows()
         if unseen := {label for _, label in pairs} - {label for group, label in pairs if part_of(group) == "train"}:
             told.append(f"classes that the training part lacks, and no method can learn: {first_few(sorted(unseen))}")
@@ -785,7 +786,7 @@ def _facts(rows: pl.DataFrame, task: Task) -> dict[str, str]:
         facts[f"{task.source}s"] = f"{len(sizes)}, with {items} items each"
     if "group" in rows.columns:
         groups = sorted(set(rows["group"]))
-        split = ", an official split" if all(group.lower() in PARTS for group in groups) else ", a fold each"
+        split = ", an official split" if is_official(official_groups(rows)["group"]) else ", a fold each"
         facts["groups"] = f"{first_few(groups)}{split}"
     return facts
 

@@ -408,36 +408,37 @@ INTERRUPTED = """
 import os, sys
 from pathlib import Path
 import sqlalchemy
-from mlflow import MlflowClient
-from daamctl.fit.tracking import _Store, store_uri
-root = Path(sys.argv[1])
+from daamctl.fit.tracking import _Store
 
 @sqlalchemy.event.listens_for(sqlalchemy.engine.Engine, "before_cursor_execute")
 def end(connection, cursor, statement, *_):
-    if statement.strip().startswith(sys.argv[2]):
+    if statement.strip().startswith("CREATE TABLE logged_models"):
         os._exit(9)
 
-_Store(root).client if sys.argv[3] == "daamctl" else MlflowClient(store_uri(root)).search_experiments()
+_Store(Path(sys.argv[1])).client
 """
 
 
-@pytest.mark.parametrize("maker", ["daamctl", "MLflow, as earlier versions"])
-@pytest.mark.parametrize(
-    "statement", ["CREATE TABLE runs", "ALTER TABLE _alembic_tmp_runs", "CREATE TABLE logged_models"]
-)
-def test_a_store_whose_making_was_interrupted(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture, maker: str, statement: str
-) -> None:
+def test_a_store_whose_making_was_interrupted(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     fold = make_fold(tmp_path, "demo")
-    ended = subprocess.run([sys.executable, "-c", INTERRUPTED, str(tmp_path), statement, maker], check=False)
+    ended = subprocess.run([sys.executable, "-c", INTERRUPTED, str(tmp_path)], check=False)
     assert ended.returncode == 9
-    assert (tmp_path / "mlflow.db").exists() == (maker != "daamctl")
+    assert not (tmp_path / "mlflow.db").exists()
     track.run(tmp_path)
     assert is_sent(tmp_path, fold)
-    left = f"{tmp_path}/mlflow.db was left unfinished and holds no runs: it is made again"
-    assert [record.message for record in caplog.records if record.levelname == "WARNING"] == [left] * (
-        maker != "daamctl"
-    )
+    assert not [record for record in caplog.records if record.levelname == "WARNING"]
+
+
+@pytest.mark.parametrize("statement", ["DELETE FROM alembic_version", "DROP TABLE alembic_version"])
+def test_a_store_that_mlflow_left_unfinished(tmp_path: Path, statement: str) -> None:
+    make_fold(tmp_path, "demo")
+    tracking._make_database(tmp_path / "mlflow.db")
+    with closing(sqlite3.connect(tmp_path / "mlflow.db")) as database:
+        database.execute(statement)
+        database.commit()
+    with pytest.raises(ArtifactError, match="1 of 1 folds could not be sent to sqlite:") as caught:
+        track.run(tmp_path)
+    assert caught.value.fix == tracking.MADE_AGAIN
 
 
 WRITER = """
@@ -463,28 +464,6 @@ def test_a_store_whose_writer_was_killed(tmp_path: Path) -> None:
     # of a store that was moved away without it
     assert tracking._Store(tmp_path / "new").client
     assert counts(tmp_path / "new")["experiments"] == 1  # MLflow's own
-
-
-@pytest.mark.parametrize(
-    ("complete", "statement"),
-    [
-        (False, "CREATE TABLE letters AS SELECT 'dear' AS text"),
-        (False, "CREATE TABLE letters (text TEXT)"),
-        (False, "CREATE TABLE workspaces AS SELECT 'mine' AS name"),
-        (False, "CREATE VIEW letters AS SELECT 'dear'"),
-        (True, "DELETE FROM experiments"),
-    ],
-)
-def test_a_database_that_is_not_ours_or_is_complete_is_not_replaced(
-    tmp_path: Path, complete: bool, statement: str
-) -> None:
-    path = tmp_path / "mlflow.db"
-    if complete:
-        tracking._make_database(path)
-    with closing(sqlite3.connect(path)) as database:
-        database.execute(statement)
-        database.commit()
-    assert tracking._holds_data(path)
 
 
 def test_an_empty_file_is_filled_and_a_link_is_followed(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

@@ -1718,6 +1718,14 @@ def test_rows_without_a_label_are_left_out_and_lines_are_those_of_the_file(
     [
         (("dev-clean", "dev-other", "test-clean"), "dev-clean, dev-other, test-clean, a fold each", []),
         (
+            ("dev", "test", "dev"),
+            "dev, test, a fold each",
+            [
+                "the groups dev, test are folds of a cross-validation; if they are an official split, name them train, "
+                "test and perhaps dev, and leave out the others"
+            ],
+        ),
+        (
             ("train", "test_seen", "test_unseen"),
             "test, train, an official split",
             ["read as parts of an official split: test_seen = test, test_unseen = test"],

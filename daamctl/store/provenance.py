@@ -8,7 +8,7 @@ import importlib.metadata
 import importlib.util
 import platform
 import subprocess
-from functools import lru_cache
+from functools import cache, lru_cache
 from pathlib import Path
 
 PACKAGES = (
@@ -95,20 +95,30 @@ def code_hash(module: str, within: str | tuple[str, ...], parts: tuple[str, ...]
         # the `__init__` of our own packages holds only the table
         if name in trees or (name in packages and name.partition(".")[0] == "daamctl"):
             continue
-        source = _source(name)
-        if source is None:
+        code = _code_of(name)
+        if code is None:
             if name == module:
                 raise ImportError(f"no module {module}")
             continue  # an imported name that is not a module
-        tree = ast.parse(source.read_text(encoding="utf-8"))
-        for found in _imports(tree, name if source.name == "__init__.py" else name.rpartition(".")[0]):
+        trees[name], imports = code
+        for found in imports:
             is_part = not parts or any(f"{found}.".startswith(f"{part}.") for part in parts)
             if is_part and any(f"{found}.".startswith(f"{package}.") for package in packages):
                 todo.append(found)
-        # unparsed text is the same in every Python version, a dumped tree is not
-        trees[name] = ast.unparse(_without_strings(tree))
     text = "\n".join(f"{name}\n{trees[name]}" for name in sorted(trees))
     return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+@cache  # a command hashes many modules of the same package
+def _code_of(module: str) -> tuple[str, list[str]] | None:
+    """Code of a module without comments, docstrings and layout, and what it imports; None: there is no such module."""
+    source = _source(module)
+    if source is None:
+        return None
+    tree = ast.parse(source.read_text(encoding="utf-8"))
+    imports = _imports(tree, module if source.name == "__init__.py" else module.rpartition(".")[0])
+    # unparsed text is the same in every Python version, a dumped tree is not
+    return ast.unparse(_without_strings(tree)), imports
 
 
 def _source(module: str) -> Path | None:

@@ -43,11 +43,13 @@ def hash_with(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Calla
         (folder / "unrelated.py").write_text("import os\n")
         importlib.invalidate_caches()
         code_hash.cache_clear()
+        provenance._code_of.cache_clear()
         return code_hash("samplepkg.main", "samplepkg")
 
     yield write
     sys.modules.pop("samplepkg", None)
     code_hash.cache_clear()
+    provenance._code_of.cache_clear()
 
 
 def test_comments_docstrings_and_layout_do_not_count(hash_with: Callable[..., str]) -> None:
@@ -112,7 +114,8 @@ def test_code_of_a_fold_leaves_out_what_it_does_not_depend_on() -> None:
     spec = FoldSpec("p", "daam-v1", 1, 1, Config())
     code = FusionTrial.code.fget(SimpleNamespace(spec=spec))  # type: ignore[attr-defined]
     read: list[str] = []
-    provenance.code_hash.cache_clear()
+    code_hash.cache_clear()
+    provenance._code_of.cache_clear()
     with pytest.MonkeyPatch.context() as patch:
         real = provenance._source
         patch.setattr(provenance, "_source", lambda name: read.append(name) or real(name))

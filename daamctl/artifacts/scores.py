@@ -123,7 +123,13 @@ class Compared:
     @property
     def detectable_here(self) -> float | None:
         """`detectable`, unless so few units allow no p as small as `ALPHA`, however large the difference."""
-        return None if sign_flip_floor(self.units or 0) > ALPHA else self.detectable
+        return self.detectable_at(ALPHA)
+
+    def detectable_at(self, alpha: float) -> float | None:
+        """What would be detected at another two-sided level, see `detectable_here`."""
+        if not self.detectable or self.units is None or sign_flip_floor(self.units) > alpha:
+            return None
+        return self.detectable * detectable_effect(self.units, alpha) / detectable_effect(self.units, ALPHA)
 
     def units_needed(self, alpha: float = ALPHA) -> int | None:
         """About how many units would detect a difference of this size with 80 % power; None if that is not known.

@@ -394,10 +394,11 @@ def _compare(first: Floats, second: Floats, data: _Data, metric: str, alpha: flo
     one, two = (float(grouped_means(part, np.zeros(len(part), dtype=np.int64), classes)[0]) for part in (first, second))
     row: dict[str, Any] = {"metric": metric, "first_value": one, "second_value": two, "difference": one - two}
     if data.units is not None:
-        alike = None if (first - second).any() else _number(data, metric)
         weights = item_weights(len(first), classes)
-        units = unit_sums(weights * (first - second), weights, data.units)
-        row |= paired_columns(*units, data.design.unit_word, alpha=alpha, alike=alike, seed=seed)
+        sums, sizes = unit_sums(weights * (first - second), weights, data.units)
+        sums[np.abs(sums) < 1e-12] = 0  # items of a unit may cancel, but for rounding
+        alike = None if sums.any() else _number(data, metric)
+        row |= paired_columns(sums, sizes, data.design.unit_word, alpha=alpha, alike=alike, seed=seed)
     # balanced accuracy over the classes that a fold tests
     folds = grouped_means(first - second, data.folds, classes)
     if len(folds) > 1:

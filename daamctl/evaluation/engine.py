@@ -189,7 +189,7 @@ def flip_interval(
     Args:
         differences: one per unit, (U,).
         sizes: what a unit counts, (U,), with mean 1; None: all the same.
-        alike: N, if two methods agree on all of N items, which have no differences to flip: see `equal_interval`.
+        alike: N, if no unit of the N items has a difference to flip: see `equal_interval`.
 
     Returns:
         None with so few units that the test rejects nothing.

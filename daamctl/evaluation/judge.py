@@ -502,6 +502,8 @@ def _groups(rows: Sequence[pl.DataFrame], files: Sequence[Predictions]) -> tuple
             fix="complete the column, or remove it for a test of single items",
         )
     word = re.sub("_?id$", "", word.lower())
+    if re.search("(?:[sxz]|[^aeiou]y|[cs]h|child|person)$", word):  # sentences add an s
+        word = "group"
     return group, "speaker" if word in ("spk", "spkr") else word
 
 

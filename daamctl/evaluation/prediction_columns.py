@@ -77,6 +77,8 @@ VALUES = {
     LOSS: ("loss", "nll", "log_loss", "cross_entropy", "rmse", "mae", "mse", "seconds", "latency"),
 }  # fmt: skip
 """Metric -> names of a column of scores, or losses, on any scale, which come first there."""
+MEANS = r"(?i)^\W*(?:mean|average|avg|overall|total)\W*$"
+"""Rows of a table of scores that are no items."""
 INDEX = ("index", "Unnamed: 0", "")
 """Names of a column that numbers the rows, as pandas writes it."""
 NAMED_ONCE = (
@@ -189,6 +191,11 @@ def of_table(
     missing = rows.filter(pl.col("item").is_null())
     if len(missing):
         raise ConfigError(f"{what}: {len(missing)} of {len(rows)} rows have no {found['item']}")
+    if metric in VALUES:
+        is_mean = pl.col("item").str.contains(MEANS)
+        if means := rows.filter(is_mean)["item"].unique().sort().to_list():
+            rows = rows.filter(~is_mean)
+            told.append(f"left out, being of all items: {first_few(means)}")
     again = rows.filter(pl.struct("item", "fold", "seed").is_duplicated())
     if len(again):
         raise ConfigError(

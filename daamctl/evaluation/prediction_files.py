@@ -298,8 +298,6 @@ def _open(path: Path, columns: Mapping[str, str], metric: str | None = None) -> 
             says how good an answer is.
         metric: what will rank the models; where it compares texts, a file may have one in each line.
     """
-    if path.is_dir():
-        return _folder(path)
     if is_pattern(path):
         return _fitting(path, columns)
     correct = columns.get("correct")
@@ -308,9 +306,11 @@ def _open(path: Path, columns: Mapping[str, str], metric: str | None = None) -> 
     suffix, inner = path.suffix.lower(), Path(path.stem).suffix.lower()
     if suffix == ".gz" and inner in TEXTS:
         suffix = inner
-    if suffix not in (*SUFFIXES, ""):
+    if suffix not in (*SUFFIXES, "") and not path.is_dir():
         raise _unknown(path, suffix)
     try:
+        if path.is_dir():
+            return _folder(path)
         if suffix == ".parquet":
             return _parquet(read_any_parquet(path), correct, path)
         if suffix in ARROW:
@@ -345,7 +345,8 @@ def _unknown(path: Path, suffix: str) -> ArtifactError:
 
 def _text(text: str, suffix: str, path: Path, columns: Mapping[str, str], metric: str | None) -> Opened:
     """A separated table, or lines of words, whose kind their content tells."""
-    if (found := of_lines(text, plain=suffix in PLAIN)) is not None:
+    has_words = path.name == "text" or metric in ("word_accuracy", "character_accuracy")
+    if (found := of_lines(text, plain=suffix in PLAIN, words=has_words)) is not None:
         return found[0], _with_truth(path, found[1], _lines), ()
     if metric in ("word_accuracy", "character_accuracy") and path.suffix == ".txt" and _are_texts(text):
         lines = [line.strip() for line in text.splitlines()]
@@ -617,7 +618,7 @@ def _with_truth(path: Path, frame: pl.DataFrame, read: Callable[[str], pl.DataFr
 
 
 def _lines(text: str) -> pl.DataFrame:
-    if (found := of_lines(text, plain=True)) is None:
+    if (found := of_lines(text, plain=True, words=True)) is None:
         raise ValueError("its lines are neither 'utterance words' nor 'words (utterance)'")
     return found[1]
 
@@ -696,10 +697,14 @@ def _folder(path: Path) -> Opened:
         if parts:
             return tool, pl.concat(parts), notes
     if (path / "text").is_file():  # of Kaldi
-        frame = _lines(_text_of(path / "text"))
-        if (speakers := path / "utt2spk").is_file():
-            known = _pairs(_text_of(speakers), None).rename({"prediction": "speaker"})
-            frame = frame.join(known, on="item", how="left", maintain_order="left")
+        file = path / "text"
+        try:
+            frame = _lines(_text_of(file))
+            if (file := path / "utt2spk").is_file():
+                known = _pairs(_text_of(file), None).rename({"prediction": "speaker"})
+                frame = frame.join(known, on="item", how="left", maintain_order="left")
+        except UNREADABLE as error:
+            raise ArtifactError(f"{file} cannot be read: {error}") from error
         return "Kaldi", frame, ()
     raise ArtifactError(
         f"{path}: no predictions of folds in this folder", fix=f"give a file, or a folder with {' or '.join(FOLDS)}"

@@ -9,6 +9,7 @@ import ast
 import csv
 import io
 import re
+from functools import partial
 
 import polars as pl
 
@@ -32,11 +33,12 @@ NO_WORD = {"***", "<eps>"}
 """What Kaldi writes in an alignment where the other text has a word."""
 
 
-def of_lines(text: str, *, plain: bool) -> tuple[str, pl.DataFrame] | None:
+def of_lines(text: str, *, plain: bool, words: bool = False) -> tuple[str, pl.DataFrame] | None:
     """The tool that wrote a text, and its table; None: it is another text.
 
     Args:
         plain: whether lines may have words instead of columns.
+        words: whether they have words, though perhaps equally many.
 
     Raises:
         ValueError: a line is not like the others.
@@ -44,7 +46,7 @@ def of_lines(text: str, *, plain: bool) -> tuple[str, pl.DataFrame] | None:
     readers = {"SpeechBrain": _error_counts, "pyannote": _diarized, "conlleval": _tagged_words}
     if plain and not re.search("[\t,]", text.partition("\n")[0]):
         readers |= {"ASVspoof": _spoofing, "speaker verification": _verified}
-    readers |= {"sclite": _sclite, "Kaldi": _transcribed} if plain else {}
+    readers |= {"sclite": _sclite, "Kaldi": partial(_transcribed, words=words)} if plain else {}
     for tool, read in readers.items():
         if (found := read(text)) is not None:
             return tool, found
@@ -221,13 +223,18 @@ def _sclite_counts(text: str) -> pl.DataFrame:
     return table if 1 < table["speaker"].n_unique() < len(table) else table.drop("speaker")
 
 
-def _transcribed(text: str) -> pl.DataFrame | None:
-    """Lines `utterance words` of Kaldi, in which the number of words differs; None: another file."""
+def _transcribed(text: str, *, words: bool) -> pl.DataFrame | None:
+    """Lines `utterance words` of Kaldi, in which the number of words differs, unless they are known to be words.
+
+    None: another file.
+    """
     rows = [line.split(None, 1) for line in text.splitlines() if line.strip()]
     names = [row[0] for row in rows]
     numbers = {len(row[1].split()) if len(row) > 1 else 0 for row in rows}
     # one that stands twice is refused later
     are_names = len(set(names)) > 0.9 * len(names) and all(re.fullmatch(r"[^,;]*\d[^,;]*", name) for name in names)
-    if len(numbers) < 2 or max(numbers) < 2 or not are_names or any(line.count("\t") > 1 for line in text.splitlines()):
+    if not are_names or max(numbers) < 2 or (len(numbers) < 2 and not words):
+        return None
+    if any(line.count("\t") > 1 for line in text.splitlines()):
         return None
     return pl.DataFrame({"item": names, "prediction": [row[1].strip() if len(row) > 1 else "" for row in rows]})

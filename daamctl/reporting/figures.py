@@ -149,13 +149,13 @@ def speakers(
     return _row_figure("speakers", alt, list(methods), Axis(label, "%"), marks)
 
 
-def differences(groups: Mapping[str, float], label: str, alt: str) -> Figure:
-    """One row per group, e.g. speaker: the difference of two models in it, and the mean over groups."""
+def differences(groups: Mapping[str, float], whole: float, label: str, alt: str) -> Figure:
+    """One row per group, e.g. speaker: the difference of two models in it; and that over all items."""
     values = [100 * value for value in groups.values()]
     marks: list[Mark] = [
         _segments([(0, place, value, place) for place, value in enumerate(values)], colour="grey", width=0.8),
         Line(values, range(len(values)), "Difference", "blue", None, "circle", filled=True, size=6.0),
-        Rule(float(np.mean(values)), "Mean of groups", vertical=True),
+        Rule(100 * whole, "All items", vertical=True),
         Rule(0, vertical=True, colour="text", dash="solid"),
     ]
     return _row_figure("differences", alt, list(groups), Axis(label, "points", signed=True), marks)

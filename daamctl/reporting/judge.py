@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import numpy as np
 import polars as pl
 
 from daamctl.artifacts.predictions import ERRORS, LOSS, MEAN, VALUED, Predictions, Verdict
@@ -57,8 +56,10 @@ def sentences(verdict: Verdict) -> list[str]:
     deciding = ", ".join(items[:MOST]) + (", …" if len(items) > MOST else ".") if items else ""
     facts = (FIGURES[verdict.metric], others, classes, speakers, deciding)
     further = {"errors": ERRORS.get(verdict.metric, ""), "is_share": kinds_of(verdict.metric)[0] == "percent"}
-    floor = sign_flip_floor(pair.units or 0)
-    return say_each("judge.verdict", verdict, pair, *facts, ALPHA, MOST_NEEDED, floor=floor, **further)
+    compared = len(verdict.models) - 1  # Holm's strictest step of the lead
+    floor = min(1.0, sign_flip_floor(pair.units or 0) * compared)
+    further |= {"floor": floor, "detectable": pair.detectable_at(ALPHA / compared)}
+    return say_each("judge.verdict", verdict, pair, *facts, ALPHA, MOST_NEEDED, **further)
 
 
 def ranking(verdict: Verdict) -> Table:
@@ -191,7 +192,7 @@ def _figure(verdict: Verdict, first: str, second: str) -> Plot | None:
 
     rows = verdict.by("group", first, second).sort("difference", "group", descending=[True, False])
     values = dict(zip(rows["group"].to_list(), rows["difference"].to_list(), strict=True))
-    mean = float(np.mean(list(values.values())))
+    whole = verdict.pair(first, second, "accuracy").difference  # a group counts by its items
     label, word = f"Accuracy of {first} minus that of {second}", verdict.design.unit_word
-    alt = f"{label} for every {word}; the mean is {points(mean)} points"
-    return drawn(differences(values, label, alt))
+    alt = f"{label} for every {word}; over all items {points(whole)} points"
+    return drawn(differences(values, whole, label, alt))

@@ -1339,6 +1339,38 @@ def test_columns_of_a_leaderboard_are_chosen_by_a_pattern(tmp_path: Path) -> Non
         read_models(tmp_path / "x.csv", {"item": "C*"}, metric="mean_loss")
 
 
+@pytest.mark.parametrize(
+    "text",
+    [
+        "task,A,B\nx,0.5,0.4\ny,0.6,0.7\nAverage,0.55,0.55\n",
+        "model,task,score\nA,x,0.5\nA,y,0.6\nA,avg.,0.55\nB,x,0.4\nB,y,0.7\nB,avg.,0.55\n",
+    ],
+)
+def test_the_mean_of_all_tasks_is_no_task(tmp_path: Path, text: str) -> None:
+    (tmp_path / "x.csv").write_text(text)
+    for model in read_models(tmp_path / "x.csv", metric="mean"):
+        assert model.rows["item"].to_list() == ["x", "y"]
+        assert any(note.startswith("left out, being of all items: ") for note in model.notes)
+
+
+def test_lines_of_kaldi_may_have_equally_many_words(tmp_path: Path) -> None:
+    text = "u1 bin blue at f\nu2 set red by g\n"
+    (tmp_path / "text").write_text(text)
+    (tmp_path / "said.txt").write_text(text)
+    wanted = ["bin blue at f", "set red by g"]
+    for path in (tmp_path, tmp_path / "text", tmp_path / "said.txt"):
+        found = read_predictions(path, items=tmp_path / "said.txt", metric="word_accuracy")
+        assert found.rows["prediction"].to_list() == wanted
+
+
+@pytest.mark.parametrize(("name", "content"), [("text", b"u1 caf\xe9 au lait\n"), ("utt2spk", b"u1 s1 more\n")])
+def test_a_broken_file_in_a_folder_of_kaldi_is_named(tmp_path: Path, name: str, content: bytes) -> None:
+    (tmp_path / "text").write_text("u1 one two\nu2 one two\n")
+    (tmp_path / name).write_bytes(content)
+    with pytest.raises(ArtifactError, match=f"{tmp_path / name} cannot be read: "):
+        read_predictions(tmp_path)
+
+
 def test_tasks_name_the_items_only_where_nothing_else_does(tmp_path: Path) -> None:
     for text, items in (
         ("id,task,score\na,x,0.5\nb,y,0.6\n", ["a", "b"]),

@@ -378,6 +378,55 @@ def test_equal_models_are_equal() -> None:
     assert verdict.tiers == [["table 1", "table 2"]]
 
 
+def test_models_that_differ_where_no_speaker_does_have_the_interval_of_equal_ones() -> None:
+    """One speaker has an item that only one model gets right, and one that only the other does."""
+    one = table(0.8, 1)
+    right = (one["pred"] == one["label"]).to_numpy()
+    own = (one["speaker"] == "s03").to_numpy()
+    won, lost = np.flatnonzero(own & ~right)[0], np.flatnonzero(own & right)[0]
+    answers = one["pred"].to_list()
+    answers[won], answers[lost] = one["label"][int(won)], "none of these"
+    other = one.with_columns(pred=pl.Series(answers))
+    pair, equal = (daamctl.judge({"x": one, "y": two}).pair("x", "y") for two in (other, one))
+    assert (pair.wins, pair.losses, pair.difference) == (1, 1, 0)
+    assert (pair.low, pair.high, pair.p) == (equal.low, equal.high, 1.0)
+    assert equal.low is not None
+    assert equal.low < 0
+
+
+def test_of_several_models_what_could_be_detected_is_corrected_too() -> None:
+    """Six speakers allow p = 0.031, so nothing can be told apart once three models are compared."""
+    tables = {name: table(skill, 1, speakers=6) for name, skill in (("x", 1.0), ("y", 0.3), ("z", 0.2))}
+    two = " ".join(sentences(daamctl.judge({name: tables[name] for name in "xy"})))
+    assert "They can be told apart" in two
+    assert "Detectable with 80 % power: " in two
+    three = " ".join(sentences(daamctl.judge(tables)))
+    assert "They cannot be told apart" in three
+    assert "6 speakers allow no p below 0.0625 after correction." in three
+    assert "Detectable" not in three
+
+
+def test_a_group_whose_plural_is_another_is_called_group() -> None:
+    one, other = (table(skill, 1).rename({"speaker": "family"}) for skill in (0.8, 0.6))
+    assert " over 12 groups: " in " ".join(sentences(daamctl.judge({"x": one, "y": other}, group="family")))
+
+
+def test_the_line_of_the_picture_is_the_difference_that_leads() -> None:
+    """A large speaker is for one model, small ones are for the other."""
+    rows = [("a", index, 1, 0) for index in range(200)] + [(who, 0, 0, 1) for who in "bcdefg"]
+    items, first, second = (
+        [f"{who}{index}" for who, index, *_ in rows],
+        [row[2] for row in rows],
+        [row[3] for row in rows],
+    )
+    base = pl.DataFrame({"speaker": [row[0] for row in rows], "item": items})
+    verdict = daamctl.judge({"x": base.with_columns(correct=pl.Series(first)),
+                             "y": base.with_columns(correct=pl.Series(second))})  # fmt: skip
+    page = str(document(verdict, []))
+    assert verdict.pair("x", "y").difference == pytest.approx(194 / 206)
+    assert "over all items +94.2 points" in page
+
+
 def test_files_can_be_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name, skill in (("a", 0.8), ("b", 0.6)):
         (tmp_path / name).mkdir()

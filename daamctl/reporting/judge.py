@@ -146,7 +146,7 @@ def _pairs(verdict: Verdict) -> Table:
     won = [f"First {better}", f"Second {better}"]
     if verdict.metric not in ERRORS:
         won = ["Only the first right", "Only the second right"]
-    columns = ["Pair", "Difference", "p", "p (Holm)", "Detectable", *won]
+    columns = ["Pair", "Difference", "p", "p (Holm)", "Detectable, not corrected", *won]
     return Table("pairs", f"All pairs, {FIGURES[verdict.metric]}", columns, rows)
 
 

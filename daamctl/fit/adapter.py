@@ -266,6 +266,8 @@ class AdapterTrial(Trial):
         model = build_finetune(method, opened.encoder, num_classes=number, seed=trial.spec.seed)
         sections = {name: config.section(name) for name in ("extract", "finetune")}
         model.notes += departures(method, trial.clips.modality, sections)
+        if opened.encoder.has_final_norm and not config.extract.final_norm:
+            model.notes += ("it reads the encoder's output after the final norm, whatever extract.final_norm is",)
         return AdapterFit(members, opened, model, config)
 
     def result_parts(self, trained: Trained) -> dict[str, Any]:

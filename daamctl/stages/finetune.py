@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import math
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing
+from contextlib import closing, suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -123,6 +123,8 @@ def _open(layout: Layout, config: Config, clips: ClipTable, method: str) -> Enco
     if method == "prompt-tuning":  # the texts are cut before its vectors are there
         longest = min(longest, longest_text(encoder.model))
     items = open_items(clips.rows, clips.modality, root, encoder, config, max_tokens=longest)
+    with suppress(AudioError, CorpusError):  # of a file that cannot be read, which is told where it is needed
+        encoder.collate_cpu([items.read(int(items.sizes.argmax()))])  # refuses a clip that is too long, before training
     index = {name: number for number, name in enumerate(clips.classes)}
     targets = torch.tensor([index[label] for label in clips.rows["label"]])
     plan = partial(plan_batches, budget=items.budget, equal_length=encoder.equal_length_batches)

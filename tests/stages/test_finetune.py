@@ -25,6 +25,7 @@ from daamctl.artifacts.results import read_folds
 from daamctl.config import Config, ExtractConfig, load_config
 from daamctl.corpora.sources import files_root
 from daamctl.encoders.load import OpenedEncoder, open_encoder
+from daamctl.encoders.waveform import WaveformEncoder
 from daamctl.errors import (
     ArtifactError,
     AudioError,
@@ -192,6 +193,34 @@ def test_recordings_that_cannot_be_read(clips: Path, caplog: pytest.LogCaptureFi
     assert "1 of 48 clips cannot be read and are left out: s3-1#000" in caplog.text
     sizes = [fold.result["meta"]["num_test_clips"] for fold in read_folds(layout.method("linear-probe"))]
     assert sizes == [16, 15, 16]
+
+
+def test_a_clip_that_is_too_long_is_refused_before_training(clips: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also one of the test group, which training does not come to before its end."""
+    rate = 16000
+    lengths = read_clips(settings(clips)[0].clips).rows["duration_s"]
+
+    def collate(self: Any, items: Any, real: Any = WaveformEncoder.collate_cpu) -> Any:
+        self.refuse_longer(max(map(len, items)), int(rate * lengths.max()) - 1)
+        return real(self, items)
+
+    monkeypatch.setattr(WaveformEncoder, "collate_cpu", collate)
+    monkeypatch.setattr(torch.optim.AdamW, "step", lambda *_: pytest.fail("a step was taken"))
+    with pytest.raises(EncoderError, match=r"a clip of .* s is longer than the .* s that"):
+        finetune.run(*settings(clips), method="linear-probe", fold=1, track=False)
+
+
+def test_fine_tuning_says_that_it_reads_after_the_final_norm(clips: Path) -> None:
+    config = transformers.AutoConfig.from_pretrained(load_config(clips, "tiny").extract.encoder)
+    config.do_stable_layer_norm = True
+    transformers.WavLMModel(config).save_pretrained(clips / "stable")
+    transformers.Wav2Vec2FeatureExtractor(do_normalize=False, return_attention_mask=True).save_pretrained(
+        clips / "stable"
+    )
+    given = {"extract__encoder": str(clips / "stable"), "extract__final_norm": False, "finetune__epochs": 1}
+    (fold,) = read_folds(finetune.run(*settings(clips, **given), method="linear-probe", fold=1, track=False))
+    note = "it reads the encoder's output after the final norm, whatever extract.final_norm is"
+    assert fold.result["run"]["notes"] == [note]
 
 
 def test_a_weights_file_says_how_to_open_its_encoder(clips: Path) -> None:

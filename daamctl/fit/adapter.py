@@ -266,7 +266,7 @@ class AdapterTrial(Trial):
         model = build_finetune(method, opened.encoder, num_classes=number, seed=trial.spec.seed)
         sections = {name: config.section(name) for name in ("extract", "finetune")}
         model.notes += departures(method, trial.clips.modality, sections)
-        if opened.encoder.has_final_norm and not config.extract.final_norm:
+        if opened.facts.get("final_norm") is False:  # None: it has no final norm
             model.notes += ("it reads the encoder's output after the final norm, whatever extract.final_norm is",)
         return AdapterFit(members, opened, model, config)
 

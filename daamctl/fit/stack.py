@@ -282,7 +282,7 @@ class SingleModel(Stateful):
                 "lr": config.lr * rate,
                 "weight_decay": config.weight_decay * decay,
             }
-            for (rate, decay), names in factors_of(trained, config, full_rate=model.traits.full_rate).items()
+            for (rate, decay), names in factors_of(trained, config, model.traits).items()
         ]
         self.optimizer = adam(groups, device, decoupled=config.optimizer == "adamw")
         self.scaler = torch.amp.grad_scaler.GradScaler(device.split(":")[0], enabled=precision == "float16")
@@ -355,7 +355,7 @@ class StackedModels(Stateful):
         self.device, self.precision, self.config = device, precision, configs[0]
         template, loss = models[0], build_loss(configs[0])
         trained = {name: value for name, value in template.named_parameters() if value.requires_grad}
-        alike = factors_of(trained, self.config, full_rate=template.traits.full_rate)
+        alike = factors_of(trained, self.config, template.traits)
         names = [name for some in alike.values() for name in some]
         own = [dict(model.named_parameters()) for model in models]
         rows = [torch.cat([tensors[name].detach().reshape(-1) for name in names]) for tensors in own]

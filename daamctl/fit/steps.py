@@ -18,7 +18,7 @@ from daamctl.compute.devices import choose_gpu_kernels, is_out_of_memory, seed_t
 from daamctl.config import TrainConfig
 from daamctl.errors import TrainingError
 from daamctl.fit.features import Part, on_device
-from daamctl.methods.base import FusionClassifier
+from daamctl.methods.base import FusionClassifier, Traits
 
 log = logging.getLogger(__name__)
 
@@ -131,18 +131,18 @@ def adam(groups: Sequence[Mapping[str, Any]], device: str, *, decoupled: bool = 
 
 
 def factors_of(
-    named: Mapping[str, Tensor], config: TrainConfig, *, full_rate: bool = False
+    named: Mapping[str, Tensor], config: TrainConfig, traits: Traits
 ) -> dict[tuple[float, float], list[str]]:
     """Names of tensors by the factors on their rate and on their weight decay.
 
-    `train.fusion_lr_factor` is for the matrices and kernels of the fusion, unless a trait of the method says that it
-    takes the full rate (`Traits.full_rate`). These have decay, and so have those of the decoder; with
-    `train.decay: all` every tensor has. AdamW multiplies the decay by the rate, which is made up for.
+    `train.fusion_lr_factor` is for the matrices and kernels of the fusion, unless the method takes the full rate
+    (`Traits.full_rate`). These have decay, and so have those of the decoder; with `train.decay: all` every tensor has.
+    AdamW multiplies the decay by the rate, which is made up for.
     """
     found: dict[tuple[float, float], list[str]] = {}
-    factor = 1.0 if full_rate else config.fusion_lr_factor
+    factor = 1.0 if traits.full_rate else config.fusion_lr_factor
     for name, value in named.items():
-        is_matrix = value.ndim > 1 and name.endswith("weight")
+        is_matrix = value.ndim > 1 and name.endswith("weight") and name not in traits.gains
         rate = factor if is_matrix and name.startswith("fusion.") else 1.0
         decay = 1 / rate if config.optimizer == "adamw" else 1.0
         found.setdefault((rate, decay if is_matrix or config.decay == "all" else 0.0), []).append(name)

@@ -29,6 +29,8 @@ class Traits:
         closed_form: solved directly instead of trained in steps; see `daamctl.methods.probes.RidgeProbe`. A method of
             another package cannot be.
         full_rate: the matrices of the fusion are trained at the rate of the decoder, whatever `train.fusion_lr_factor`.
+        gains: trainable tensors called `weight` that are no matrices although they have two or more dimensions, e.g.
+            the scales of one norm per layer: a decay towards 0 would switch their features off.
     """
 
     density: bool = False
@@ -38,6 +40,7 @@ class Traits:
     needs_dev: bool = False
     closed_form: bool = False
     full_rate: bool = False
+    gains: tuple[str, ...] = ()
 
 
 class HeldOut(Protocol):

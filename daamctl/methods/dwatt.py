@@ -112,4 +112,6 @@ def dwatt_scaled(sizes: Sizes, *, hidden_dim: int = 256) -> FusionClassifier:
 def _dwatt(sizes: Sizes, hidden_dim: int, *, scaled: bool) -> FusionClassifier:
     fusion = DepthWiseAttention(num_layers=sizes.num_layers, embed_dim=sizes.embed_dim, scaled=scaled)
     # Of few sentences a lower rate learns too little in as many steps (docs/training.md#why-this-recipe).
-    return classify_vector(fusion, sizes, hidden_dim, traits=Traits(inert=("fusion.key.bias",), full_rate=True))
+    gains = ("fusion.query.2.weight", "fusion.value.2.weight", "fusion.value_norm.weight")
+    traits = Traits(inert=("fusion.key.bias",), full_rate=True, gains=gains)
+    return classify_vector(fusion, sizes, hidden_dim, traits=traits)

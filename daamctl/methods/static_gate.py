@@ -8,7 +8,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from daamctl.methods.base import FusionClassifier
+from daamctl.methods.base import FusionClassifier, Traits
 from daamctl.methods.decoder import check_choice, classify_map
 from daamctl.methods.settings import DecoderOptions, Sizes
 
@@ -41,4 +41,6 @@ def static_gate(
     """
     check_choice("granularity", granularity, ("layer-feature", "feature"))
     per_layer = (sizes.num_layers,) if granularity == "layer-feature" else ()
-    return classify_map(StaticGate(*per_layer, sizes.embed_dim), sizes, decoder)
+    return classify_map(
+        StaticGate(*per_layer, sizes.embed_dim), sizes, decoder, traits=Traits(gains=("fusion.weight",))
+    )

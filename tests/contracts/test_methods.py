@@ -80,6 +80,15 @@ def test_traits_are_those_of_the_sources() -> None:
     assert {name: set(value.inert) for name, value in traits.items() if value.inert} == INERT
 
 
+@pytest.mark.parametrize("method", sorted(set(NAMES) - set(CLOSED_FORM)))
+def test_stacked_scales_are_declared(method: str) -> None:
+    """A scale starts as a constant, a matrix does not; decay would pull it to 0 where it should stay near 1."""
+    model = build(method, num_layers=4, embed_dim=32, num_classes=3)
+    named = {name: value for name, value in model.named_parameters() if value.ndim > 1 and name.endswith("weight")}
+    constant = {name for name, value in named.items() if value.numel() > 1 and len(value.unique()) == 1}
+    assert constant == set(model.traits.gains)
+
+
 @pytest.mark.parametrize("method", PUBLISHED_PARAMETERS)
 def test_published_parameter_counts(method: str) -> None:
     finding = CHECKS["parameters"](Case(method))

@@ -20,6 +20,7 @@ from daamctl.fit.steps import (
     seed_generators,
     square_loss,
 )
+from daamctl.methods import Traits
 
 
 def softmax(logits: np.ndarray) -> np.ndarray:
@@ -140,6 +141,8 @@ def test_states_of_devices_that_are_not_here_are_left_alone() -> None:
 def test_rates_and_decays_by_tensor(settings: dict[str, Any], expected: Any) -> None:
     sizes = {"fusion.a.weight": (2, 3), "fusion.offset": (2, 3), "b": (3,), "decoder.weight": (4, 3)}
     named = {name: torch.zeros(size) for name, size in sizes.items()}
-    assert factors_of(named, TrainConfig(**settings)) == expected
+    assert factors_of(named, TrainConfig(**settings), Traits()) == expected
     full = {(1.0, 1.0): ["fusion.a.weight", "decoder.weight"], (1.0, 0.0): ["fusion.offset", "b"]}
-    assert factors_of(named, TrainConfig(), full_rate=True) == full
+    assert factors_of(named, TrainConfig(), Traits(full_rate=True)) == full
+    scales = {(1.0, 0.0): ["fusion.a.weight", "fusion.offset", "b"], (1.0, 1.0): ["decoder.weight"]}
+    assert factors_of(named, TrainConfig(), Traits(gains=("fusion.a.weight",))) == scales

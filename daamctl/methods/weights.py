@@ -94,7 +94,8 @@ def load_weights(path: Path | str, *, encoder: Any = None) -> FusionClassifier |
 
     Raises:
         MethodError: there is no such file, it is not a weights file of daamctl, or its tensors do not fit its metadata;
-            or the encoder is missing, is another one, or has been adapted before.
+            or the encoder is missing, is another one, pools or reads its input in another way, or has been adapted
+            before.
     """
     path = Path(path)
     tensors, entries = read_safetensors(path)
@@ -142,6 +143,13 @@ def _fine_tuned(metadata: WeightsMetadata, tensors: Mapping[str, Tensor], encode
         raise MethodError(f"encoder is a {type(encoder).__name__}, which does not say what encoder it is", fix=how)
     if facts.get("weights_sha256") != metadata.encoder["weights_sha256"]:
         raise MethodError(f"{metadata.method} is trained over the encoder {needed}, got {_named(facts)}", fix=how)
+    for name, there in {**metadata.pooling, **metadata.inputs}.items():
+        # fine-tuning reads after the final norm in any case, and cuts texts itself
+        if name not in ("final_norm", "max_tokens") and facts.get(name) != there:
+            raise MethodError(
+                f"{metadata.method} is trained with {name} {there}, the encoder given has {name} {facts.get(name)}",
+                fix="open it with the settings that made_with in the metadata of the file names",
+            )
     if any(value.requires_grad for value in encoder.encoder.model.parameters()):
         raise MethodError(f"the encoder {needed} given has been adapted before", fix="open it anew")
     model = build_finetune(metadata.method, encoder.encoder, num_classes=metadata.num_classes, seed=0)

@@ -244,7 +244,13 @@ def test_a_weights_file_says_how_to_open_its_encoder(clips: Path) -> None:
 
     with pytest.raises(MethodError, match=f"over the encoder .* {shown.encoder['weights_sha256']}\\), got .*seed 7"):
         load_weights(path, encoder=opened(seed=7))
-    right = opened()
+    with pytest.raises(MethodError, match="with pooling valid-frames, the encoder given has pooling all-frames"):
+        load_weights(path, encoder=opened(pooling="all-frames"))
+    normalizing = opened()
+    normalizing.facts["normalize"] = True
+    with pytest.raises(MethodError, match="with normalize False, the encoder given has normalize True"):
+        load_weights(path, encoder=normalizing)
+    right = opened(final_norm=False)  # which changes nothing
     model = load_weights(path, encoder=right)
     assert isinstance(model, FineTuned)
     table = read_clips(layout.clips)

@@ -255,16 +255,14 @@ class Fold:
         solved = not tuned and "steps" not in own  # a closed-form probe records only what it uses, and has no epoch
         if (tuned and to_the_end and not searched) or (solved and selection == "best-on-test"):
             selection = "last"
-        return Rule(selection, to_the_end, searched, bool(train.get("refit")) and held_out and to_the_end)
+        # where the held-out group has chosen an epoch, nothing is trained again
+        return Rule(selection, to_the_end, searched, bool(train.get("refit")) and held_out and (to_the_end or solved))
 
     @property
     def num_fitted(self) -> int:
         """Number of clips that the tested weights were trained on: after a refit also those of the held-out group."""
-        run, meta = self.result["run"], self.result["meta"]
-        # where the held-out group has chosen an epoch, nothing is trained again
-        chosen = run["dev_group"] is not None and self.result["metrics"].get("selected_epoch") is None
-        refit = chosen and run["config"]["train"].get("refit")
-        return meta["num_train_clips"] + (meta["num_dev_clips"] if refit else 0)
+        meta = self.result["meta"]
+        return meta["num_train_clips"] + (meta["num_dev_clips"] if self.rule.refit else 0)
 
     @property
     def label(self) -> str:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
+from itertools import compress
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -26,7 +27,7 @@ from daamctl.artifacts.scores import BEST_ON_TEST, LAST, OF_EVALUATE, TABLES, fr
 from daamctl.data.task import Task
 from daamctl.errors import ArtifactError, UnknownNameError
 from daamctl.evaluation.comparison import MethodIntervals, speakers_known
-from daamctl.evaluation.scoring import UNITS, Items, join, score_predictions
+from daamctl.evaluation.scoring import UNITS, Items, items_of, join, score_predictions
 from daamctl.methods import CLOSED_FORM
 from daamctl.store.files import csv_text
 from daamctl.store.tables import write_frame
@@ -53,8 +54,7 @@ def method_rows(
     for unit in UNITS:
         metrics: dict[str, list[float]] = {}
         of_seeds: dict[int, list[Items]] = {}
-        solved: dict[int, list[Items]] = {}  # fold -> what its seeds answered
-        for fold, part in zip(folds, items[unit], strict=True):
+        for fold, part, new in zip(folds, items[unit], _are_new(folds, items[unit]), strict=True):
             values = task.score(part)
             if unit == "clip":  # epochs are scored per clip
                 recorded = {name: fold.result["metrics"].get(name) for name in (BEST_ON_TEST, LAST)}
@@ -62,13 +62,9 @@ def method_rows(
             run: dict[str, Any] = {"method": method, "fold": fold.fold, "seed": fold.seed, "unit": unit}
             run |= {"test_group": fold.result["run"]["test_group"], "items": len(part)}
             of_seeds.setdefault(fold.seed, []).append(part)
-            # the seeds of a closed-form probe are one fit, unless they draw other items to train on
-            others = solved.setdefault(fold.fold, []) if method in CLOSED_FORM else []
-            repeated = any(np.array_equal(part.outputs, one.outputs) for one in others)
-            others.append(part)
             for metric, value in values.items():
                 own = metrics.setdefault(metric, [])
-                if not repeated:
+                if new:
                     own.append(float(value))
                 rows["scores"].append({**run, "metric": metric, "value": float(value)})
         joined = join(items[unit])
@@ -144,12 +140,24 @@ def read_scores(layout: Layout, table: str) -> pl.DataFrame:
 
 def run_rows(name: str, layers: tuple[int, ...], folds: Sequence[Fold], unit: str) -> list[LayerRow]:
     """The first figure of items, accuracy of classes, after training on a set of layers, and the primary figure."""
+    items = [items_of(fold.predictions(), unit, fold.task) for fold in folds]
     rows = []
-    for fold in folds:
+    for fold in compress(folds, _are_new(folds, items)):
         scores, method = score_predictions(fold.predictions(), unit, fold.task), fold.result["run"]["method"]
         for kind in dict.fromkeys((fold.task.metrics[0], fold.task.primary)):
             rows.append(LayerRow(name, layers, method, kind, float(scores[kind]), fold.fold, fold.seed))
     return rows
+
+
+def _are_new(folds: Sequence[Fold], items: Sequence[Items]) -> list[bool]:
+    """Whether each run counts: the seeds of a closed-form probe are one fit, unless they draw other training items."""
+    seen: dict[int, list[Items]] = {}
+    found = []
+    for fold, part in zip(folds, items, strict=True):
+        others = seen.setdefault(fold.fold, []) if fold.result["run"]["method"] in CLOSED_FORM else []
+        found.append(not any(np.array_equal(part.outputs, one.outputs) for one in others))
+        others.append(part)
+    return found
 
 
 def history_rows(folds: Mapping[str, Sequence[Fold]]) -> pl.DataFrame:

@@ -164,7 +164,7 @@ def score(layout: Layout, config: Config) -> tuple[Evaluation, pl.DataFrame]:
         num_folds=run_part["num_folds"],
         seeds=list(config.train.seeds),
         selection=rule.selection,
-        refit=rule.refit,
+        refit=rule.refit and rule.to_the_end,  # of trainings in steps, see `probe_rule`
         counts=counts(folds, items),
         chance=chance,
         methods=methods,

@@ -41,6 +41,7 @@ def test_marks_join_those_that_a_label_has():
         ({"selection": "dev-group", "steps": None, "refit": True}, None, None, Rule("dev-group", False, True, False)),
         ({"selection": "best-on-test"}, {"schedule": "linear"}, None, Rule("last", True, False, False)),
         ({"selection": "best-on-test"}, {"schedule": "constant"}, None, Rule("best-on-test", False, False, False)),
+        ({"selection": "dev-group", "refit": True}, None, None, Rule("dev-group", False, True, True)),  # a probe
         ({"selection": "dev-group", "refit": True}, {"schedule": "linear"}, {}, Rule("dev-group", True, True, True)),
         ({"selection": "dev-group", "refit": True}, {"schedule": "linear"}, None, Rule("last", True, False, True)),
         (
@@ -65,7 +66,7 @@ def test_fine_tuning_selects_by_its_schedule(train, finetune, search, rule):
     [
         ({}, 400),
         ({"run.config.train.refit": False}, 300),
-        ({"run.dev_group": None}, 300),
+        ({"run.dev_group": None, "meta.num_dev_clips": 0}, 300),
         ({"metrics.selected_epoch": 3, "run.config.train.steps": None}, 300),  # the held-out group chose it
         ({"run.config.train": {"selection": "dev-group", "refit": True}}, 400),  # a closed-form probe
         ({"run.config.train": {"selection": "dev-group", "refit": False}}, 300),

@@ -312,7 +312,11 @@ def test_the_closed_form_probe_stands_beside_every_group(layout):
     for name in layers:
         assert list(result.probed(name).values()) == pytest.approx(means[name])
     assert means["highest-2"].mean() - means["lowest-2"].mean() > 0.3
-    assert run(layout, settings(["ridge-mean"], k=[2], method="ridge-mean")).probe is None
+    alone = settings(["ridge-mean"], k=[2], method="ridge-mean")
+    train = alone.train.model_copy(update={"seeds": (1, 2)})  # of a probe, they are one fit
+    result = run(layout, alone.model_copy(update={"train": train}))
+    assert result.probe is None
+    assert list(result.runs("highest-2").values()) == pytest.approx(means["highest-2"])
 
 
 @pytest.mark.parametrize(

@@ -118,9 +118,10 @@ def check_fits(settings: Mapping[str, Any], defaults: Mapping[str, Any], *, num_
     # a method without heads has one, which every number of layers fits
     parts = every.get(what, 1)
     if 1 < whole < 2 * parts:
+        possible = f"at most {whole // 2}" if "norm_axis" in defaults else _possible(whole, 2)
         raise MethodError(
             f"{what} ({parts}) leaves one of {whole} {axis} to a {what[4:-1]}, with a weight that is the same for "
-            f"every input; possible: {_possible(whole, 2)}",
+            f"every input; possible: {possible}",
             setting=(what, _largest(whole, parts, ENOUGH)),
         )
 

@@ -273,6 +273,12 @@ def test_default_methods_fit_an_encoder_of_twelve_layers(project: Path) -> None:
             "mixture-daam",
             "num_heads (7) leaves one of 12 positions to a head, which has no unbiased variance; use at most 6 heads",
         ),
+        (
+            "mixture-daam: {num_heads: 7, variance: biased}",
+            "mixture-daam",
+            "num_heads (7) leaves one of 12 layers to a head, with a weight that is the same for every input; "
+            "possible: at most 6",  # its heads may differ in size
+        ),
     ],
 )
 def test_heads_that_do_not_fit_the_preset_are_refused(project: Path, settings: str, method: str, said: str) -> None:

@@ -123,10 +123,10 @@ def layer_prior(num_layers: int, df: float) -> list[float]:
     It is a mixture of central ones, with df + 2 j degrees of freedom and Poisson weights of j.
 
     Raises:
-        MethodError: `df` is not above 0.
+        MethodError: `df` is not above 0, or not finite.
     """
-    if not df > 0:
-        raise MethodError(f"prior_df must be above 0, got {df:g}")
+    if not 0 < df < math.inf:
+        raise MethodError(f"prior_df must be above 0 and finite, got {df:g}")
     # on the CPU, because a method is also built without memory, on the device `meta`
     terms = torch.arange(POISSON_TERMS, dtype=torch.float64, device="cpu")
     shapes, half = df / 2 + terms, NONCENTRALITY / 2
@@ -166,6 +166,8 @@ def varan_published(
 def _build(
     sizes: Sizes, num_heads: int, beta: float, prior_df: float, hidden_dim: int, *, published: bool
 ) -> FusionClassifier:
+    if not 0 <= beta < math.inf:
+        raise MethodError(f"beta must be at least 0 and finite, got {beta:g}")
     fusion = LayerPosterior(embed_dim=sizes.embed_dim, num_heads=num_heads)
     heads = LayerHeads(
         num_layers=sizes.num_layers,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
@@ -98,7 +99,12 @@ def test_the_prior_is_a_bell_over_the_layers() -> None:
         density = ncx2.pdf(np.linspace(*ncx2.ppf([0.99, 0.01], df, 10), 24), df, 10)
         assert layer_prior(24, df) == pytest.approx(density / density.sum(), rel=1e-6)
     assert layer_prior(1, 35.0) == [1.0]
-    with pytest.raises(MethodError, match="prior_df must be above 0, got 0"):
-        build("varan", num_layers=3, embed_dim=16, num_classes=2, prior_df=0)
+    for name, allowed, values in (
+        ("prior_df", "above 0", (0, -1, math.inf, math.nan)),
+        ("beta", "at least 0", (-1, math.inf, math.nan)),
+    ):
+        for value in values:
+            with pytest.raises(MethodError, match=f"{name} must be {allowed} and finite, got {value:g}"):
+                build("varan", num_layers=3, embed_dim=16, num_classes=2, **{name: value})
     with pytest.raises(MethodError, match=r"num_heads \(16\) must divide the layer width \(6\)"):
         build("varan", num_layers=3, embed_dim=6, num_classes=2)

@@ -30,6 +30,11 @@ HEADS = {"speech": 256 * 4 + 4, "vision": 1024 * 100 + 100, "text": 0}
 """Trained parameters of LoRA's classifiers; the text one is frozen (D4)."""
 FROZEN_HEAD = 5120 * 4
 """Weights of that frozen one, which the count of rank 1 seems to hold."""
+OF_SCRIPTS = {
+    "daam-v2": {("without fc, eight heads", "text"): 451_112},  # D8
+    "gqdaam": {("without fc, one head", "vision"): 1_208_856},  # D9
+}
+"""Counts of the released scripts that have another number of heads; `daamctl.methods.contract` has them too."""
 ALIASES = {"lora-r4-r8": ("lora-r4", "lora-r8"), "lora-plus-r4-r8": ("lora-r4", "lora-r8")}
 
 
@@ -89,6 +94,7 @@ def fits(method: str, printed: str) -> str:
         for kind, value in parts.named.items()
         if kind != "without fc" or value != parts.attention
     }
+    named |= {kind: value / 1e6 for kind, value in OF_SCRIPTS.get(method, {}).items()}
     hits: dict[str, list[str]] = {}
     for (kind, modality), value in named.items():
         if abs(value - float(printed)) <= 0.5 * 10**-digits + 1e-12:

@@ -284,7 +284,8 @@ def test_published_training_is_that_of_the_released_scripts() -> None:
 def test_remarks_name_the_items_of_the_modality() -> None:
     assert remark("mha", "speech") == "attends over the clips of a batch, not over the layers (D1)"
     assert "the images of a batch" in remark("mha-bn", "vision")
-    assert remark("daam-v2", "text") != ""
+    assert remark("daam-v2", "text") == "the released script builds eight heads, which is v1 (D8); ours has one"
+    assert [remark("lora-plus-r4", modality)[-8:] for modality in ("vision", "text")] == ["zen (D3)", "(D3, D4)"]
     assert remark("daam-v2", "speech") == remark("daam-v1", "text") == ""
 
 

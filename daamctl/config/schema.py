@@ -213,7 +213,8 @@ class TrainConfig(Section):
     search_standardize: tuple[Standardization, ...] = ()
     """Values of `standardize` to try with every rate; empty: only `standardize`."""
     batch_size: Count = 32
-    """Clips per optimiser step (published: 8)."""
+    """Clips per optimiser step (published: 8). With `train.steps`, batches are cut from endless passes: if the training
+    part has fewer clips than this, every batch repeats some."""
     loss: Annotated[Literal["focal", "cross-entropy", "square"], AppliesTo.FINETUNING] = "square"
     """square: squared distance from scaled one-hot targets, as in ridge regression; fine-tuning then uses
     cross-entropy, which is also what chooses settings; focal: alpha * (1 - p + 1e-6)^gamma * cross-entropy

@@ -43,8 +43,7 @@ def command(
     from daamctl.reporting.document import Folded, Table
     from daamctl.reporting.truncation import notes, section, sentence
 
-    content = section(found, embeddings_key=found.embeddings_key, command="")
-    assert content is not None
-    blocks = [inner for block in content.blocks for inner in (block.blocks if isinstance(block, Folded) else [block])]
+    content = section(found).blocks
+    blocks = [inner for block in content for inner in (block.blocks if isinstance(block, Folded) else [block])]
     print_content([block for block in blocks if isinstance(block, Table)], notes(found), sentence(found))
     show_path(path)

@@ -6,13 +6,15 @@ The cells of a table are numbers until a writer (HTML, Markdown, CSV, LaTeX) for
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
-from typing import ClassVar, Literal
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from typing import ClassVar, Literal, TypeVar
 
-from daamctl.artifacts.layer_sets import MeanOverRuns
+from daamctl.artifacts.layer_sets import MeanOverRuns, Truncation
 from daamctl.artifacts.predictions import NUMBERS, VALUED
+from daamctl.artifacts.protocols import Protocols
 from daamctl.artifacts.scores import Compared, Figure
+from daamctl.errors import first_few
 from daamctl.reporting.figure_spec import Figure as Drawing
 from daamctl.reporting.figure_spec import Picture
 
@@ -287,6 +289,28 @@ class Document:
             elif isinstance(block, Plot | Files):
                 found += block.pictures
         return found
+
+
+Found = TypeVar("Found", Protocols, Truncation)
+
+
+def if_current(
+    make: Callable[[Found], Section], found: Found | None, *, key: str, command: str, changed: Sequence[str] = ()
+) -> Section | None:
+    """The section of a result, or how to update it if it is outdated; None if there is no result.
+
+    Args:
+        key: content key of the embeddings that the report is about.
+        command: command that makes the result again.
+        changed: settings in which it differs from the folds that the report is about.
+    """
+    if found is None:
+        return None
+    same = found.embeddings_key == key
+    if same and not changed:
+        return make(found)
+    how = f"with other settings: {first_few(changed)}" if same else "on other embeddings"
+    return replace(make(found), blocks=[Text(f"It was found {how}. Run again: {command}", caution=True)])
 
 
 def _unfolded(blocks: Sequence[Block]) -> Iterator[Block]:

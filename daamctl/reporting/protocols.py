@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from daamctl.artifacts.protocols import PROBES, Protocols
 from daamctl.artifacts.scores import ProtocolScore
-from daamctl.errors import first_few
 from daamctl.reporting.document import DASH, Block, Bullets, Cell, Document, Number, Section, Table, Text, points
 from daamctl.reporting.figure_spec import COLOURS, MARKERS, Axis, Figure, Line, Mark, Panel, Rule, rows
 from daamctl.reporting.figures import ROW_WIDTH, drawn
@@ -89,22 +86,8 @@ def figure(found: Protocols) -> Figure:
                   {(): [panel]})  # fmt: skip
 
 
-def section(
-    found: Protocols | None, *, embeddings_key: str, command: str, changed: Sequence[str] = ()
-) -> Section | None:
-    """The section of a report; None if there is no result.
-
-    Args:
-        embeddings_key: content key of the embeddings that the report is about.
-        command: command that makes the result again.
-        changed: settings in which it differs from the folds that the report is about.
-    """
-    if found is None:
-        return None
-    if found.embeddings_key != embeddings_key or changed:
-        same = found.embeddings_key == embeddings_key
-        how = f"with other settings: {first_few(changed)}" if same else "on other embeddings"
-        return Section("protocols", TITLE, [Text(f"It was found {how}. Run again: {command}", caution=True)])
+def section(found: Protocols) -> Section:
+    """The section of a report."""
     blocks: list[Block] = [Text(line) for line in sentences(found)]
     blocks += [drawn(figure(found))] if len(found.texts) > 1 else []
     return Section("protocols", TITLE, [*blocks, table(found), Bullets(notes(found))])
@@ -112,8 +95,7 @@ def section(
 
 def document(found: Protocols) -> Document:
     """The page of the command."""
-    own = section(found, embeddings_key=found.embeddings_key, command="")
-    return Document(f"{TITLE}: {found.run}", found.run, [own] if own else [])
+    return Document(f"{TITLE}: {found.run}", found.run, [section(found)])
 
 
 def _gap(cell: ProtocolScore) -> str:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from daamctl.artifacts.layer_sets import LayerRow, Truncation
-from daamctl.errors import first_few
 from daamctl.reporting.document import (
     DASH,
     Block,
@@ -55,22 +54,8 @@ def notes(found: Truncation) -> list[str]:
     return [*found.notes, means]
 
 
-def section(
-    found: Truncation | None, *, embeddings_key: str, command: str, changed: Sequence[str] = ()
-) -> Section | None:
-    """The section of the report; None if there is no result.
-
-    Args:
-        embeddings_key: content key of the embeddings that the report is about.
-        command: command that makes the result again.
-        changed: settings in which it differs from the folds that the report is about.
-    """
-    if found is None:
-        return None
-    if found.embeddings_key != embeddings_key or changed:
-        same = found.embeddings_key == embeddings_key
-        how = f"with other settings: {first_few(changed)}" if same else "on other embeddings"
-        return Section("truncation", TITLE, [Text(f"It was found {how}. Run again: {command}", caution=True)])
+def section(found: Truncation) -> Section:
+    """The section of a report."""
     method = say("truncation", found)
     where = [] if found.device is None else [Text(f"Time was measured on {found.device}.")]
     blocks: list[Block] = [

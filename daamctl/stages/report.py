@@ -60,7 +60,7 @@ from daamctl.paper.tables import read_published
 from daamctl.reporting import entities, layers, protocols, results, run_record
 from daamctl.reporting import truncation as shortest
 from daamctl.reporting.answers import answers
-from daamctl.reporting.document import Document, Section, plural
+from daamctl.reporting.document import Document, Section, if_current, plural
 from daamctl.reporting.fairness import fairness
 from daamctl.reporting.figure_layers import LayerRun, MethodMaps
 from daamctl.reporting.glossary import with_glossary
@@ -170,10 +170,11 @@ def _document(layout: Layout, config: Config, raw: Evaluation) -> Document:
             task=evaluation.task,
             command=layout.command("ablate"),
         ),
-        shortest.section(truncation, embeddings_key=key, command=shorter, changed=changed["truncate"]),
-        protocols.section(
+        if_current(shortest.section, truncation, key=key, command=shorter, changed=changed["truncate"]),
+        if_current(
+            protocols.section,
             compared,
-            embeddings_key=key,
+            key=key,
             command=f"daamctl protocols {layout.run_name}",
             changed=protocols_otherwise(compared, evaluation, folds) if compared else [],
         ),

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from daamctl.artifacts.layer_sets import LayerRow
-from daamctl.reporting.document import Folded, Table, Text
+from daamctl.reporting.document import Folded, Table, Text, if_current
 from daamctl.reporting.truncation import figure, notes, section, sentence
 from tests.fixtures.truncations import DESIGN, ROWS
 from tests.fixtures.truncations import truncation as found
@@ -35,8 +35,7 @@ def test_what_learned_nothing_answers_nothing() -> None:
     one = found(nothing="all layers")
     assert sentence(one).endswith(f"50 % of the encoder's time and 50 % of its parameters{doubt}")
     assert sentence(replace(one, rows=changed(p=0.2))).endswith(f"margin 2.0 points){doubt}")
-    part = section(one, embeddings_key="k", command="")
-    assert part is not None
+    part = section(one)
     assert part.blocks[0] == Text(sentence(one), caution=True)
 
 
@@ -49,15 +48,13 @@ def test_without_units_nothing_is_tested() -> None:
 
 
 def test_the_section() -> None:
-    part = section(found(), embeddings_key="k", command="")
-    assert part is not None
+    part = section(found())
     tables = {block.key: block for block in part.blocks if isinstance(block, Table)}
     rows = [[str(cell) for cell in row] for row in tables["truncation"].rows]
     assert rows[1] == ["1–2", "89.6", "−0.4 [−1.4, +0.6]", "50.0", "50.0", "0.010", "yes"]
     assert rows[-1] == ["1–4", "90.0", "–", "100.0", "100.0", "–", "–"]
     whole, longest, middle, *rest = ROWS
-    early = section(found(rows=[whole, longest, middle._replace(p=0.2), *rest]), embeddings_key="k", command="")
-    assert early is not None
+    early = section(found(rows=[whole, longest, middle._replace(p=0.2), *rest]))
     (table, *_) = [block for block in early.blocks if isinstance(block, Table)]
     assert [list(map(str, cells[-2:])) for cells in table.rows] == [
         ["–", "not tested"], ["0.200", "no"], ["0.010", "yes"], ["–", "–"],
@@ -75,8 +72,8 @@ def test_the_section() -> None:
 
 
 def test_no_result_and_one_of_other_embeddings() -> None:
-    assert section(None, embeddings_key="k", command="") is None
-    stale = section(found(), embeddings_key="other", command="daamctl truncate toy")
+    assert if_current(section, None, key="k", command="") is None
+    stale = if_current(section, found(), key="other", command="daamctl truncate toy")
     assert stale is not None
     (text,) = stale.blocks
     assert isinstance(text, Text)

@@ -28,7 +28,7 @@ from daamctl.corpora.groups import assign_groups
 from daamctl.errors import ArtifactError, ConfigError, CorpusError, UnknownNameError
 from daamctl.evaluation.consistency import protocols_otherwise
 from daamctl.fit.features import load_features
-from daamctl.reporting.document import Text
+from daamctl.reporting.document import Text, if_current
 from daamctl.reporting.protocols import section as section_of
 from daamctl.stages import protocols
 from daamctl.stages.download import _group_by_sentence
@@ -248,7 +248,7 @@ def test_a_report_shows_no_protocols_of_other_settings(trained: Path) -> None:
         found = Protocols(**made, item=item, absent={}, train={"refit": refit})
         changed = protocols_otherwise(found, evaluation, folds)
         assert changed == [said] * bool(said)
-        part = section_of(found, embeddings_key="k", command="daamctl protocols tiny", changed=changed)
+        part = if_current(section_of, found, key="k", command="daamctl protocols tiny", changed=changed)
         how = f"It was found with other settings: {said}. Run again: daamctl protocols tiny"
         assert part is not None
         assert (part.blocks == [Text(how, caution=True)]) == bool(said)

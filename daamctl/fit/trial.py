@@ -291,7 +291,7 @@ def clips_of_fold(method: str, config: Config, train: int, dev: int) -> int:
         return train
     if method in FINETUNES or config.train.steps is None:
         epochs = config.finetune.epochs if method in FINETUNES else config.train.epochs
-        return trainings(method, config) * epochs * train
+        return epochs * (trainings(method, config) * train + refits(method, config) * dev)
     return trainings(method, config) * steps_of_training(method, config, train, dev) * config.train.batch_size
 
 

@@ -71,6 +71,7 @@ def test_nothing_is_recorded_before_the_first_fold(layout: Layout) -> None:
         ("none", {"steps": 30, "schedule": "cosine", "search": "grid", "search_lr": [1e-3, 3e-3]}, 2, 30, 2 * 30 * 8),
         ("ridge-mean", {}, 1, 1, 100),
         ("lora-r4", {}, 1, 7 * 13, 700),
+        ("lora-r4", {"refit": True}, 2, 7 * 13, 7 * (100 + 125)),  # the refit has the held-out clips, too
     ],
 )
 def test_what_a_fold_takes(method: str, train: dict[str, Any], number: int, steps: int, clips: int) -> None:

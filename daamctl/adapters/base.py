@@ -79,7 +79,15 @@ class FineTuned(nn.Module):
         Returns:
             logits (B, C), or (N, C) for N words, float32.
         """
-        states = [self.encoder.hidden(inputs)] if self.before_head is None else self.encoder.hidden_layers(inputs)
+        config: Any = self.model.config
+        masked = getattr(config, "apply_spec_augment", False)
+        if masked:  # transformers refuses to mask in time where all clips are shorter than one mask
+            config.apply_spec_augment = mask.shape[-1] >= config.mask_time_length
+        try:
+            states = [self.encoder.hidden(inputs)] if self.before_head is None else self.encoder.hidden_layers(inputs)
+        finally:
+            if masked:
+                config.apply_spec_augment = masked
         hidden = states[-1]  # (B, T, D)
         with torch.autocast(hidden.device.type, enabled=False):
             if self.before_head is not None:

@@ -153,6 +153,16 @@ def test_encoder_without_layers_cannot_recompute() -> None:
         model.enable_gradient_checkpointing()
 
 
+@pytest.mark.parametrize("architecture", ["wavlm", "wav2vec2"])
+def test_clips_shorter_than_a_mask_train_with_encoder_dropout_too(architecture: str) -> None:
+    model, inputs, mask = make("lora-r8", architecture)
+    config = model.model.config
+    config.apply_spec_augment, config.mask_time_prob, config.mask_time_length = True, 0.5, mask.shape[-1] + 1
+    model.train_mode(encoder_dropout=True)
+    loss_of(model, inputs, mask).backward()
+    assert config.apply_spec_augment
+
+
 def test_training_mode_leaves_the_encoder_as_in_extraction_unless_asked() -> None:
     model, inputs, mask = make("lora-r8", "bert")
     model.model.add_module("statistics", nn.BatchNorm1d(4))

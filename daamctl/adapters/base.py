@@ -82,7 +82,7 @@ class FineTuned(nn.Module):
         config: Any = self.model.config
         masked = getattr(config, "apply_spec_augment", False)
         if masked:  # transformers refuses to mask in time where all clips are shorter than one mask
-            config.apply_spec_augment = mask.shape[-1] >= config.mask_time_length
+            config.apply_spec_augment = mask.shape[-1] >= getattr(config, "mask_time_length", 0)
         try:
             states = [self.encoder.hidden(inputs)] if self.before_head is None else self.encoder.hidden_layers(inputs)
         finally:

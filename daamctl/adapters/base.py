@@ -193,6 +193,8 @@ def visible_positions(inputs: Mapping[str, Tensor], mask: Tensor, length: int) -
     Returns:
         the encoder's own mask if it has one for these positions, else the classifier's; None: all.
     """
+    if "pixel_values" in inputs:  # the class token may be left out of the mean, but is no padding
+        return None
     given = inputs.get("attention_mask")
     # that of speech counts samples, that of Qwen2-Audio says what each position sees
     if given is None or given.ndim != 2 or given.shape[-1] != length:

@@ -103,9 +103,9 @@ def _open(layout: Layout, config: Config, clips: ClipTable, method: str) -> Enco
     """Open a fresh encoder and its items, with the settings given or those that the method requires."""
     device = resolve_device(config.finetune.device)
     own = own_input(method, clips.modality)
-    extract = config.extract.model_copy(
-        update={path.removeprefix("extract."): value for path, value in own.items() if path.startswith("extract.")}
-    )
+    longest = own.get("finetune.max_tokens", config.finetune.max_tokens)
+    update = {path.removeprefix("extract."): value for path, value in own.items() if path.startswith("extract.")}
+    extract = config.extract.model_copy(update={**update, "max_tokens": longest})
     if extract.weights_dtype == "auto":  # half precision is for frozen encoders; this one is evaluated as it is
         extract = extract.model_copy(update={"weights_dtype": "float32"})
     opened = open_encoder(
@@ -119,7 +119,6 @@ def _open(layout: Layout, config: Config, clips: ClipTable, method: str) -> Enco
     encoder = opened.encoder
     # texts are in the table itself
     root = layout.root if clips.modality in TEXTS else root_of(layout, clips)
-    longest = own.get("finetune.max_tokens", config.finetune.max_tokens)
     if method == "prompt-tuning":  # the texts are cut before its vectors are there
         longest = min(longest, longest_text(encoder.model))
     items = open_items(clips.rows, clips.modality, root, encoder, config, max_tokens=longest)

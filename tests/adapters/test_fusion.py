@@ -10,6 +10,7 @@ import torch
 from torch import nn
 
 from daamctl.adapters import FINETUNES, build_finetune
+from daamctl.adapters.base import visible_positions
 from daamctl.adapters.fusion import FusedLayers
 from daamctl.errors import MethodError
 from daamctl.methods.base_plus_n import TokenLayers
@@ -51,6 +52,21 @@ def test_every_modality_has_them(name: str, architecture: str) -> None:
     loss = model(*batch(encoder)).square().sum()
     within = [value for key, value in model.named_parameters() if key.startswith("before_head.")]
     assert all(grad is not None for grad in torch.autograd.grad(loss, within, allow_unused=True))
+
+
+def test_layers_on_top_see_the_class_token_of_an_image() -> None:
+    """Which the mean of the patches leaves out."""
+    encoder = tiny("beit")
+    model = build_finetune("base-plus-1", encoder, num_classes=3, seed=0).eval()
+    inputs, mask = batch(encoder)
+    states = [state.detach() for state in encoder.hidden_layers(inputs)]
+    changed = [state.clone() for state in states]
+    changed[-1][:, 0] += torch.randn(states[-1].shape[-1])
+    assert not mask[:, 0].any()
+    one, other = (
+        model.before_head(given, visible_positions(inputs, mask, mask.shape[1])) for given in (states, changed)
+    )
+    assert not torch.allclose(one[:, 1:], other[:, 1:])
 
 
 @pytest.mark.parametrize("name", ["full-finetune-weighted-sum", "full-finetune-concat", "full-finetune-dwatt"])

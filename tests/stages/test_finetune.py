@@ -350,6 +350,21 @@ def test_published_images_and_texts_are_read_as_released(
     assert met == [released, (True, False, 512)]
 
 
+def test_fine_tuning_has_its_own_longest_text(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    met: list[int] = []
+
+    def opened(extract: Any, **_: Any) -> Any:
+        met.append(extract.max_tokens)
+        raise EncoderError("stop")
+
+    monkeypatch.setattr(finetune, "open_encoder", opened)
+    config = Config.model_validate({"extract": {"max_tokens": 3}, "finetune": {"max_tokens": 40}})
+    clips = ClipTable("toy", ("a", "b"), pl.DataFrame(), {}, "text")
+    with pytest.raises(EncoderError, match="stop"):
+        finetune._open(Layout.of(tmp_path, "toy", config), config, clips, "lora-r8")
+    assert met == [40]
+
+
 def test_training_texts_leave_room_for_the_vectors_of_prompt_tuning(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

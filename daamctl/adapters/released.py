@@ -31,9 +31,21 @@ _ALWAYS = {
     "finetune.encoder_dropout": True,
 }
 TRAINING: Mapping[str, Mapping[str, Any]] = {
-    "speech": {"finetune.epochs": 35, "finetune.batch_size": 4, "finetune.lr": 1e-4, **_ALWAYS},
-    "text": {"finetune.epochs": 1, "finetune.batch_size": 1, "finetune.lr": 1e-6, **_ALWAYS},
-    "image": {"finetune.epochs": 35, "finetune.batch_size": 16, "finetune.lr": 1e-4, **_ALWAYS},
+    "speech": {"train.loss": "focal", "finetune.epochs": 35, "finetune.batch_size": 4, "finetune.lr": 1e-4, **_ALWAYS},
+    "text": {
+        "train.loss": "cross-entropy",
+        "finetune.epochs": 1,
+        "finetune.batch_size": 1,
+        "finetune.lr": 1e-6,
+        **_ALWAYS,
+    },
+    "image": {
+        "train.loss": "cross-entropy",
+        "finetune.epochs": 35,
+        "finetune.batch_size": 16,
+        "finetune.lr": 1e-4,
+        **_ALWAYS,
+    },
 }
 """Modality -> how the adapters are trained."""
 
@@ -53,7 +65,7 @@ def departures(name: str, modality: str, settings: Mapping[str, Mapping[str, Any
 
     Args:
         name: a fine-tuning method; only published variants have such notes.
-        settings: those of the sections `extract` and `finetune`.
+        settings: those of the sections `extract`, `train` and `finetune`.
     """
     if not is_published(name):
         return ()
@@ -72,8 +84,11 @@ def _differing(released: Mapping[str, Any], settings: Mapping[str, Mapping[str, 
     found = []
     for path, value in released.items():
         section, name = path.split(".")
-        if settings[section][name] != value:
-            found.append(f"{path}={_show(value)} (set: {_show(settings[section][name])})")
+        given = settings[section][name]
+        if path == "train.loss" and given == "square":  # for fine-tuning cross-entropy
+            given = "cross-entropy"
+        if given != value:
+            found.append(f"{path}={_show(value)} (set: {_show(given)})")
     return ", ".join(found)
 
 

@@ -264,7 +264,7 @@ class AdapterTrial(Trial):
         opened = trial.data.take()
         method, number = trial.spec.method, len(trial.clips.classes)
         model = build_finetune(method, opened.encoder, num_classes=number, seed=trial.spec.seed)
-        sections = {name: config.section(name) for name in ("extract", "finetune")}
+        sections = {name: config.section(name) for name in ("extract", "train", "finetune")}
         model.notes += departures(method, trial.clips.modality, sections)
         if opened.facts.get("final_norm") is False:  # None: it has no final norm
             model.notes += ("it reads the encoder's output after the final norm, whatever extract.final_norm is",)

@@ -14,7 +14,7 @@ PUBLISHED = [name for name in FINETUNES if is_published(name)]
 
 
 def sections(config: Config) -> dict[str, dict[str, object]]:
-    return {name: config.section(name) for name in ("extract", "finetune")}
+    return {name: config.section(name) for name in ("extract", "train", "finetune")}
 
 
 def test_only_published_forms_have_an_input_of_their_own() -> None:
@@ -49,6 +49,7 @@ def test_other_settings_are_said_with_both_values() -> None:
         "the released script trains otherwise: finetune.batch_size=1 (set: 2), finetune.lr=1e-06 (set: 0.0001), "
         "finetune.schedule=constant (set: linear), finetune.grad_clip_norm=null (set: 1.0) (D18)",
     )
+    assert "train.loss=focal (set: cross-entropy)" in departures("lora-r8-published", "speech", made)[-1]
     raw = sections(
         Config.model_validate({"extract": {"pooling": "all-frames", "normalize": "never"}, "segment": {"tail": "keep"}})
     )
